@@ -3,13 +3,11 @@
 
 use adverb_wire::icrc::{seal, verify_in_place};
 use adverb_wire::ip::checksum_ipv6;
-use adverb_wire::{Flow, FrameMut, ICRC_LEN, Packet, ParseError, WireExtra};
+use adverb_wire::{Flow, FrameMut, ICRC_LEN, OVER_PAYLOAD_MAX, Packet, ParseError, WireExtra};
 
 /// Where an IPv6 header says that UDP follows, and where UDP has its checksum.
 const NEXT_HEADER_AT: usize = 6;
 const UDP_CHECKSUM_AT: usize = 6;
-/// The payload that a program may give a packet.
-const OWN_PAYLOAD_MAX: usize = 16;
 
 /// A packet in the switch.
 #[derive(Clone, Default, Debug)]
@@ -35,8 +33,8 @@ enum Body {
     /// All: they leave as they are.
     #[default]
     AsReceived,
-    /// Nothing: the descriptor and this payload are emitted.
-    Own([u8; OWN_PAYLOAD_MAX]),
+    /// Nothing: the descriptor and this payload, with zeros behind it, are emitted.
+    Own([u8; OVER_PAYLOAD_MAX]),
     /// The payload: other headers, of the same layout, are emitted before it.
     Payload,
 }
@@ -50,13 +48,14 @@ impl Frame {
     }
 
     /// Becomes the frame of other bytes, in the same place.
+    #[inline(always)]
     pub fn refill(&mut self, mut bytes: Vec<u8>) -> Result<(), ParseError> {
         let place = self.packet.parse_ip_into(&mut self.extra, &bytes, bytes.len())?;
         bytes.truncate(place.frame_len);
+        self.options = !matches!(bytes.first(), Some(0x45 | 0x60..));
         self.bytes = bytes;
         self.payload_at = place.payload_offset;
         self.ip_header_len = place.ip_header_len;
-        self.options = !matches!(self.bytes.first(), Some(0x45 | 0x60..));
         self.keeps_flow = !self.options;
         self.body = Body::AsReceived;
         Ok(())
@@ -81,18 +80,23 @@ impl Frame {
 
     /// Gives the frame other headers, of the same IP version, and a payload of at most 16 bytes.
     pub fn change(&mut self, packet: Packet, payload: &[u8]) {
-        self.change_with(payload, |headers| *headers = packet);
+        assert!(payload.len() <= OVER_PAYLOAD_MAX && payload.len() == packet.payload_len as usize);
+        let mut own = [0; OVER_PAYLOAD_MAX];
+        own[..payload.len()].copy_from_slice(payload);
+        self.keeps_flow &= packet.flow == self.packet.flow;
+        (self.packet, self.body) = (packet, Body::Own(own));
     }
 
-    /// The same where few of the headers change.
+    /// Changes the frame's headers where they stand, but not its flow, and gives it this payload.
     #[inline]
-    pub fn change_with(&mut self, payload: &[u8], change: impl FnOnce(&mut Packet)) {
+    pub fn change_with<const LEN: usize>(&mut self, payload: [u8; LEN], change: impl FnOnce(&mut Packet)) {
+        const { assert!(LEN <= OVER_PAYLOAD_MAX) };
         let flow = self.packet.flow;
         change(&mut self.packet);
-        assert!(payload.len() <= OWN_PAYLOAD_MAX && payload.len() == self.packet.payload_len as usize);
-        let mut own = [0; OWN_PAYLOAD_MAX];
-        own[..payload.len()].copy_from_slice(payload);
-        self.keeps_flow &= flow == self.packet.flow;
+        debug_assert_eq!(flow, self.packet.flow, "another flow is another frame");
+        assert_eq!(self.packet.payload_len as usize, LEN);
+        let mut own = [0; OVER_PAYLOAD_MAX];
+        own[..LEN].copy_from_slice(&payload);
         self.body = Body::Own(own);
     }
 
@@ -174,46 +178,53 @@ impl Frame {
     }
 
     /// The bytes as they leave: as they came, or emitted anew with a new ICRC.
+    #[inline]
     pub fn take_bytes(&mut self) -> Vec<u8> {
-        let mut bytes = std::mem::take(&mut self.bytes);
+        if self.is_changed() {
+            self.emit();
+        }
+        std::mem::take(&mut self.bytes)
+    }
+
+    /// Emits what programs have changed, in the place of what was received.
+    fn emit(&mut self) {
         // A checksum of zero says that there is none. IPv6 allows that for tunnels only, and plain sockets
         // drop it (RFC 6935), so it is computed where the sender had one.
-        let had_checksum = self.is_changed() && std::mem::take(&mut self.extra.udp_checksum) != 0;
-        match self.body {
-            Body::AsReceived => return bytes,
+        let had_checksum = std::mem::take(&mut self.extra.udp_checksum) != 0;
+        let Frame { packet, extra, bytes, .. } = self;
+        match &self.body {
+            Body::AsReceived => return,
+            Body::Own(own) if self.keeps_flow => {
+                let len = packet.emit_over(extra, own, self.ip_header_len, bytes);
+                assert!(len != 0 && len == bytes.len(), "a packet that programs made is emitted");
+            }
             Body::Own(own) => {
-                let payload = &own[..self.packet.payload_len as usize];
-                let len = if self.keeps_flow {
-                    self.packet.emit_over(&self.extra, payload, self.ip_header_len, &mut bytes)
-                } else {
-                    bytes.resize(self.packet.frame_len(), 0);
-                    self.packet.emit_frame(&self.extra, payload, &mut bytes)
-                };
+                bytes.resize(packet.frame_len(), 0);
+                let len = packet.emit_frame(extra, &own[..packet.payload_len as usize], bytes);
                 assert_eq!(len, bytes.len(), "a packet that programs made is emitted");
             }
             Body::Payload => {
-                let (payload_at, header_len) = (self.payload_at, self.packet.frame_header_len());
+                let (payload_at, header_len) = (self.payload_at, packet.frame_header_len());
                 // Where the headers take another room than before, IP options included.
                 if payload_at != header_len {
                     bytes.splice(..payload_at, std::iter::repeat_n(0, header_len));
                 }
-                let len = self.packet.emit_ip_with(&self.extra, &mut bytes);
-                assert!((len, bytes.len()) == (header_len, self.packet.frame_len()), "it is emitted");
-                let pad_at = header_len + self.packet.payload_len as usize;
+                let len = packet.emit_ip_with(extra, bytes);
+                assert!((len, bytes.len()) == (header_len, packet.frame_len()), "it is emitted");
+                let pad_at = header_len + packet.payload_len as usize;
                 bytes[pad_at..].fill(0);
-                seal(&mut bytes, self.packet.flow.ip_header_len());
+                seal(bytes, packet.flow.ip_header_len());
             }
         }
         if had_checksum && !self.packet.flow.is_ipv4() {
-            self.sum_udp(&mut bytes);
+            self.sum_udp();
         }
-        bytes
     }
 
     /// Computes the checksum of UDP over IPv6.
     #[cold]
-    fn sum_udp(&self, bytes: &mut [u8]) {
-        let (ip, udp) = bytes.split_at_mut(self.ip_header_len);
+    fn sum_udp(&mut self) {
+        let (ip, udp) = self.bytes.split_at_mut(self.ip_header_len);
         let Flow { src, dst, .. } = self.packet.flow;
         let sum = match checksum_ipv6(&src.0, &dst.0, ip[NEXT_HEADER_AT], udp) {
             0 => u16::MAX,

@@ -3,7 +3,6 @@
 use crate::counters::Drop;
 use crate::program::PortId;
 use adverb_wire::{Instant, Opcode, Packet, Psn, QpNumber};
-use std::collections::VecDeque;
 use std::fmt;
 
 /// Something that a program did with a packet.
@@ -112,29 +111,31 @@ impl fmt::Display for Event {
 /// The last events.
 #[derive(Debug)]
 pub struct Trace {
-    events: VecDeque<Event>,
+    /// The oldest stands at `oldest`, the ones before it are newer than those behind it.
+    events: Vec<Event>,
+    oldest: usize,
     room: usize,
 }
 
 impl Trace {
     /// Keeps so many; none at zero.
     pub fn new(room: usize) -> Trace {
-        Trace { events: VecDeque::new(), room }
+        Trace { events: Vec::new(), oldest: 0, room }
     }
 
     /// Keeps so many from now on.
     pub fn set_room(&mut self, room: usize) {
         self.room = room;
+        self.events.rotate_left(self.oldest);
         self.events.drain(..self.events.len().saturating_sub(room));
+        self.oldest = 0;
     }
 
     /// Adds one.
+    #[inline]
     pub fn add(&mut self, at: Instant, (from, to): (PortId, PortId), packet: &Packet, note: Note) {
         if self.room == 0 {
             return;
-        }
-        if self.events.len() >= self.room {
-            self.events.pop_front();
         }
         let operation = packet.bth.opcode.operation();
         let va = match operation.is_atomic() {
@@ -142,16 +143,27 @@ impl Trace {
             false => (packet.reth.va != 0).then_some(packet.reth.va),
         };
         let (opcode, qpn, psn) = (packet.bth.opcode, packet.bth.dest_qp, packet.bth.psn);
-        self.events.push_back(Event { at, from, to, opcode, qpn, psn, va, note });
+        let event = Event { at, from, to, opcode, qpn, psn, va, note };
+        if self.events.len() < self.room {
+            return self.events.push(event);
+        }
+        self.events[self.oldest] = event;
+        self.oldest += 1;
+        if self.oldest == self.room {
+            self.oldest = 0;
+        }
     }
 
     /// Gives them away, from the oldest on.
     pub fn take(&mut self) -> impl Iterator<Item = Event> {
+        self.events.rotate_left(self.oldest);
+        self.oldest = 0;
         self.events.drain(..)
     }
 
     /// From the oldest on.
     pub fn events(&self) -> impl DoubleEndedIterator<Item = &Event> {
-        self.events.iter()
+        let (newer, older) = self.events.split_at(self.oldest);
+        older.iter().chain(newer)
     }
 }

@@ -131,14 +131,20 @@ impl Icrc {
 const IPV4_FRONT: usize = IPV4_LEN + UDP_LEN + BTH_LEN;
 const IPV6_FRONT: usize = IPV6_LEN + UDP_LEN + BTH_LEN;
 
+/// The same up to a multiple of what the sum reads at once. A processor that reads what it has just written in
+/// two pieces waits until both have left its store buffer.
+const IPV4_BLOCKS: usize = IPV4_FRONT.next_multiple_of(BLOCK);
+const IPV6_BLOCKS: usize = IPV6_FRONT.next_multiple_of(BLOCK);
+const BLOCK: usize = 16;
+
 /// What is masked of them.
-const IPV4_ONES: [u8; IPV4_FRONT] = {
-    let mut ones = [0; IPV4_FRONT];
+const IPV4_ONES: [u8; IPV4_BLOCKS] = {
+    let mut ones = [0; IPV4_BLOCKS];
     mask(&mut ones, IPV4_LEN);
     ones
 };
-const IPV6_ONES: [u8; IPV6_FRONT] = {
-    let mut ones = [0; IPV6_FRONT];
+const IPV6_ONES: [u8; IPV6_BLOCKS] = {
+    let mut ones = [0; IPV6_BLOCKS];
     ones[0] = 0x60;
     mask(&mut ones, IPV6_LEN);
     ones
@@ -149,16 +155,18 @@ const IPV6_ONES: [u8; IPV6_FRONT] = {
 #[inline(always)]
 fn sum_in_place(covered: &mut [u8], ip_header_len: usize) -> u32 {
     let is_ipv6 = covered.first().is_some_and(|byte| byte >> 4 == 6);
-    let sum = match (is_ipv6, ip_header_len) {
-        (false, IPV4_LEN) => sum_masked(covered, &IPV4_ONES),
-        (true, IPV6_LEN) => sum_masked(covered, &IPV6_ONES),
+    let sum = match (is_ipv6, ip_header_len, covered.len()) {
+        (false, IPV4_LEN, IPV4_BLOCKS..) => sum_masked::<IPV4_BLOCKS>(covered, &IPV4_ONES),
+        (false, IPV4_LEN, _) => sum_masked::<IPV4_FRONT>(covered, &IPV4_ONES),
+        (true, IPV6_LEN, IPV6_BLOCKS..) => sum_masked::<IPV6_BLOCKS>(covered, &IPV6_ONES),
+        (true, IPV6_LEN, _) => sum_masked::<IPV6_FRONT>(covered, &IPV6_ONES),
         _ => None,
     };
     sum.unwrap_or_else(|| Icrc::over_headers(covered, ip_header_len).finish())
 }
 
 #[inline(always)]
-fn sum_masked<const N: usize>(covered: &mut [u8], ones: &[u8; N]) -> Option<u32> {
+fn sum_masked<const N: usize>(covered: &mut [u8], ones: &[u8]) -> Option<u32> {
     let front = covered.first_chunk_mut::<N>()?;
     let kept = *front;
     front.iter_mut().zip(ones).for_each(|(byte, ones)| *byte |= ones);

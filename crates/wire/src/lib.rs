@@ -25,6 +25,7 @@ pub mod udp;
 pub mod units;
 
 pub use bth::Bth;
+pub use emit::OVER_PAYLOAD_MAX;
 pub use error::ParseError;
 pub use ext::{Aeth, AtomicEth, Deth, NakCode, Reth, Syndrome};
 pub use icrc::{ICRC_LEN, Icrc, infer_ipv4_id, seal, verify_ip, verify_udp};

@@ -308,6 +308,9 @@ impl Headers {
     /// StaR's ticket, 16 bytes. It stands behind a StaR header only.
     pub const TICKET: Headers = Headers(1 << 10);
 
+    /// What an atomic's answer has.
+    pub(crate) const ATOMIC_ANSWER: Headers = Headers::AETH.union(Headers::ATOMIC_ACK_ETH);
+
     /// Lengths in bytes, by bit.
     const LENGTHS: [usize; 11] = [8, 4, 16, 28, 4, 8, 4, 4, 8, 4, 16];
 

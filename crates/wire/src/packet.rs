@@ -388,9 +388,19 @@ impl Packet {
     #[inline(always)]
     fn read_ext(&mut self, extra: &mut WireExtra, bytes: &[u8]) -> Option<()> {
         let headers = self.bth.opcode.headers();
-        if headers.is_empty() {
-            return Some(());
+        // The usual ones need not look for the others.
+        match headers {
+            Headers::NONE => {}
+            Headers::RETH => self.reth = Reth::read(bytes.first_chunk()?),
+            Headers::AETH => self.aeth = Aeth::read(bytes.first_chunk()?),
+            Headers::ATOMIC_ETH => self.atomic = AtomicEth::read(bytes.first_chunk()?),
+            _ => return self.read_all_ext(headers, extra, bytes),
         }
+        Some(())
+    }
+
+    /// Reads these extension headers one after another.
+    fn read_all_ext(&mut self, headers: Headers, extra: &mut WireExtra, bytes: &[u8]) -> Option<()> {
         let mut rest = bytes;
         if headers.contains(Headers::DETH) {
             (self.deth, extra.deth_reserved) = Deth::read(take(&mut rest)?);

@@ -144,7 +144,8 @@ impl Gid {
     /// Whether this is a multicast group, IPv4 or IPv6.
     #[inline]
     pub fn is_multicast(self) -> bool {
-        if self.is_ipv4() { self.0[12] >> 4 == 0xe } else { self.0[0] == 0xff }
+        let bits = self.bits();
+        if self.is_ipv4() { bits >> 28 & 0xf == 0xe } else { bits >> 120 == 0xff }
     }
 
     /// Its bits as a number, to look it up by.

@@ -4,7 +4,7 @@
 //! An acknowledgement speaks for all requests before it, but each converted atomic needs an answer of its
 //! own; so does one that a READ's answer, an atomic's or a NAK implies.
 
-use super::connection::{Entry, Kind};
+use super::connection::{Connection, Entry, Kind};
 use super::word::State;
 use super::{CasToWrite, Mistake, make_unsure};
 use crate::counters::{Counter, Drop};
@@ -24,6 +24,37 @@ enum Whose {
     Anybody,
     /// Nobody's that this switch has seen ask.
     Nobody,
+}
+
+/// What an answer says of its connection's tracked requests.
+struct Told {
+    /// The place of the one that it names.
+    own: Option<usize>,
+    /// Bit by bit the places of those that it speaks for.
+    covered: u32,
+    /// It implies that the server has executed atomics that it has as they are.
+    implies: bool,
+}
+
+impl Told {
+    /// What an answer to this number says; whether it is a plain acknowledgement. `shares`: what is converted
+    /// is answered by who carries it.
+    #[inline]
+    fn by(connection: &Connection, (psn, plain): (Psn, bool), shares: bool) -> Told {
+        let mut told = Told { own: None, covered: 0, implies: false };
+        for (place, entry) in connection.unanswered() {
+            let (is_own, is_before) = (entry.psn == psn, entry.psn.is_before(psn));
+            told.own = if is_own { Some(place) } else { told.own };
+            match entry.kind {
+                _ if entry.answered => {}
+                Kind::Native => told.implies |= is_before && entry.is_native(),
+                _ if shares && entry.is_converted() => {}
+                _ => told.covered |= u32::from(is_before || (plain && is_own)) << place,
+            }
+        }
+        told.own = told.own.or_else(|| connection.place_of(psn));
+        told
+    }
 }
 
 impl CasToWrite {
@@ -109,24 +140,19 @@ impl CasToWrite {
         let before = if plain || operation == Operation::AtomicAcknowledge { psn.next() } else { psn };
         self.connections.get_mut(at).advance(before, frame.packet.aeth.msn);
         self.own_is_answered(at, &frame.packet, before);
-        let shares = self.config.carry.is_some();
-        let connection = self.connections.get_mut(at);
-        let own = connection.entries.iter().rev().find(|entry| entry.psn == psn).copied();
-        // Bit by bit the places of those that the answer speaks for.
-        let mut covered = 0u32;
-        for (place, entry) in connection.unanswered() {
-            let open = !entry.answered && entry.kind != Kind::Native && !(shares && entry.is_converted());
-            let is_before = entry.psn.is_before(psn) || (plain && entry.psn == psn);
-            covered |= u32::from(open && is_before) << place;
+        let told = Told::by(self.connections.get(at), (psn, plain), self.config.carry.is_some());
+        if told.implies {
+            self.are_executed(ctx, at, psn);
         }
-        self.are_executed(ctx, at, psn);
+        let mut covered = told.covered;
         let mut own_answer = false;
         while covered != 0 {
             let place = covered.trailing_zeros() as usize;
             covered &= covered - 1;
-            let entry = &mut self.connections.get_mut(at).entries[place];
-            entry.answered = true;
-            let entry = *entry;
+            let entries = &mut self.connections.get_mut(at).entries;
+            // Copied before it is changed: what was just written in part is slow to read as a whole.
+            let entry = entries[place];
+            entries[place].answered = true;
             self.acknowledged(ctx, at, &entry);
             match entry.is_converted() {
                 true if entry.psn == psn => own_answer = true,
@@ -141,17 +167,19 @@ impl CasToWrite {
         }
         self.connections.get_mut(at).are_answered();
         let packet = &frame.packet;
-        if let (Syndrome::Nak(code), Some(entry)) = (packet.aeth.syndrome, own)
+        if let (Syndrome::Nak(code), Some(place)) = (packet.aeth.syndrome, told.own)
             && operation == Operation::Acknowledge
             && code != NakCode::PsnSequenceError
         {
+            let entry = self.connections.get(at).entries[place];
             self.on_refusal(ctx, at, &entry, code);
         }
+        let own = told.own.map(|place| &self.connections.get(at).entries[place]);
         match own {
             // Its client gets the atomic acknowledgement in its place, unless it has had that.
             Some(entry) if plain && entry.is_converted() => {
                 if own_answer {
-                    frame.change_with(&[], |packet| self.answer(ctx, at, packet, &entry));
+                    frame.change_with([], |packet| self.answer(ctx, at, packet, entry));
                     ctx.pass_on(frame);
                 }
                 return;
@@ -161,7 +189,10 @@ impl CasToWrite {
             }
             Some(entry) if operation == Operation::AtomicAcknowledge => {
                 match entry.kind {
-                    Kind::Native if !entry.answered => self.learn(ctx, at, &entry, packet),
+                    Kind::Native if !entry.answered => {
+                        let entry = *entry;
+                        self.learn(ctx, at, &entry, packet);
+                    }
                     Kind::Native => {}
                     // The server was sent a WRITE.
                     _ => return ctx.drop(packet, Drop::AckBare),
@@ -216,7 +247,7 @@ impl CasToWrite {
     }
 
     /// Makes an atomic's answer of what an acknowledgement says, or another answer that implies it.
-    pub(super) fn answer(&mut self, ctx: &mut Context<'_>, at: u32, packet: &mut Packet, entry: &Entry) {
+    pub(super) fn answer(&self, ctx: &mut Context<'_>, at: u32, packet: &mut Packet, entry: &Entry) {
         let Some(base) = self.connections.get(at).msn_base else {
             unreachable!("nothing was converted before")
         };

@@ -145,7 +145,7 @@ pub struct Connection {
     /// Those before this place are answered.
     pub first_open: usize,
     /// Keys that the server has accepted from it.
-    accepted: VecDeque<Key>,
+    accepted: Vec<Key>,
     /// The range that a WRITE of several packets is writing.
     pub writing: Option<(u64, u64)>,
     /// Requests that wait, in order, the first of them for a word.
@@ -180,7 +180,7 @@ impl Connection {
             uncounted: false,
             entries: VecDeque::with_capacity(RESULTS),
             first_open: 0,
-            accepted: VecDeque::new(),
+            accepted: Vec::new(),
             writing: None,
             held: VecDeque::new(),
             waits: Wait::default(),
@@ -200,16 +200,16 @@ impl Connection {
     /// Whether the server has accepted the key from this queue pair.
     #[inline]
     pub fn accepts(&self, rkey: Key) -> bool {
-        self.accepted.iter().any(|accepted| *accepted == rkey)
+        self.accepted.contains(&rkey)
     }
 
     /// The server has accepted the key.
     pub fn accept(&mut self, rkey: Key) {
         if !self.accepts(rkey) {
             if self.accepted.len() == KEYS {
-                self.accepted.pop_front();
+                self.accepted.remove(0);
             }
-            self.accepted.push_back(rkey);
+            self.accepted.push(rkey);
         }
     }
 
@@ -218,9 +218,14 @@ impl Connection {
         self.entries.iter_mut().rev().find(|entry| entry.psn == psn)
     }
 
+    /// Its place.
+    pub fn place_of(&self, psn: Psn) -> Option<usize> {
+        self.entries.iter().rposition(|entry| entry.psn == psn)
+    }
+
     /// The tracked requests that may not be answered, with their places.
     pub fn unanswered(&self) -> impl Iterator<Item = (usize, &Entry)> {
-        self.entries.iter().enumerate().skip(self.first_open)
+        (self.first_open..self.entries.len()).map(|place| (place, &self.entries[place]))
     }
 
     /// The first tracked requests may have been answered.
@@ -232,7 +237,7 @@ impl Connection {
 
     /// The client waits again for a tracked request's answer.
     pub fn asks_again(&mut self, psn: Psn) {
-        if let Some(place) = self.entries.iter().rposition(|entry| entry.psn == psn) {
+        if let Some(place) = self.place_of(psn) {
             self.entries[place].answered = false;
             self.first_open = self.first_open.min(place);
         }

@@ -354,8 +354,9 @@ impl CasToWrite {
         let entry =
             Entry { psn, message, word, operation, va, rkey, operands, original, kind, ..Entry::OPEN };
         connection.account(packet);
-        connection.entries.push_back(entry);
         self.send_as(ctx, (at, carrier), frame, &entry, true);
+        // Behind what needs it: what was just written in part is slow to copy as a whole.
+        self.connections.get_mut(at).entries.push_back(entry);
         Ok(())
     }
 
@@ -386,13 +387,12 @@ impl CasToWrite {
             Kind::Native => {}
             Kind::Store(_) | Kind::Written if frame.packet.bth.ack_req => {}
             Kind::Store(_) | Kind::Written => {
-                let bytes = self.config.bytes(entry.operands.0);
-                frame.change_with(&bytes, |packet| packet.bth.ack_req = true);
+                frame.change_with(self.config.bytes(entry.operands.0), |packet| packet.bth.ack_req = true);
             }
             Kind::Change(value) => {
-                frame.change_with(&self.config.bytes(value), |packet| become_write(packet, 8));
+                frame.change_with(self.config.bytes(value), |packet| become_write(packet, 8));
             }
-            Kind::Nothing => frame.change_with(&[], |packet| become_write(packet, 0)),
+            Kind::Nothing => frame.change_with([], |packet| become_write(packet, 0)),
         }
         match carrier {
             Some(carrier) => self.carry(ctx, (at, carrier), frame, entry),
@@ -403,8 +403,11 @@ impl CasToWrite {
     /// Room for one more result: the oldest one makes some, unless its client waits for an answer that only
     /// the switch can make.
     pub(super) fn make_result_room(&mut self, ctx: &mut Context<'_>, at: u32) -> bool {
-        let entries = &self.connections.get(at).entries;
-        let Some(oldest) = entries.front().copied().filter(|_| entries.len() == RESULTS) else { return true };
+        let connection = self.connections.get(at);
+        if connection.entries.len() < RESULTS {
+            return true;
+        }
+        let oldest = connection.entries[0];
         if !oldest.answered && !oldest.executed && !oldest.is_native() {
             return false;
         }
