@@ -297,6 +297,50 @@ fn a_granted_atomic_becomes_a_write_and_its_ack_an_atomic_ack() {
     }
 }
 
+/// Of any operands: what the server is sent leaves in the word what the atomic would have, and the answer tells
+/// what was there before, under the numbers of the atomic.
+#[test]
+fn any_operands_come_back_as_the_atomics_answer() {
+    let both = [ByteOrder::Little, ByteOrder::Big];
+    for (v4, byte_order) in both.into_iter().flat_map(|order| [(true, order), (false, order)]) {
+        let mut rng = fastrand::Rng::with_seed(0x5eed);
+        let mut b = Bench::cas(v4, |config| config.byte_order = byte_order);
+        let mut memory = rng.u64(..);
+        b.known(memory);
+        for psn in 102..1102 {
+            let adds = rng.bool();
+            let compare = if rng.bool() { memory } else { rng.u64(..) };
+            let (before, operand) = (memory, rng.u64(..));
+            let after = match adds {
+                true => before.wrapping_add(operand),
+                false if compare == before => operand,
+                false => before,
+            };
+            let asked = if adds { Operation::FetchAdd } else { Operation::CompareSwap };
+            let out = b.atomic(psn, asked, operand, compare);
+            let (port, sent, payload, _) = &out[0];
+            assert_eq!((out.len(), *port, operation(sent)), (1, SERVER, Operation::WriteOnly));
+            assert_eq!(
+                (sent.reth.va, sent.reth.rkey, sent.bth.psn.get(), sent.bth.ack_req),
+                (VA, RKEY, psn, true)
+            );
+            assert_eq!(sent.reth.len as usize, payload.len());
+            if let Ok(bytes) = <[u8; 8]>::try_from(&payload[..]) {
+                memory = match byte_order {
+                    ByteOrder::Little => u64::from_le_bytes(bytes),
+                    ByteOrder::Big => u64::from_be_bytes(bytes),
+                };
+            }
+            assert_eq!(memory, after, "{asked:?} of {operand:#x}, {compare:#x} at {before:#x}");
+            let out = b.ack(psn, psn - 59);
+            let answer = &out[0].1;
+            assert_eq!((out.len(), operation(answer)), (1, Operation::AtomicAcknowledge));
+            let said = (answer.atomic_original, answer.bth.psn.get(), answer.aeth.msn);
+            assert_eq!(said, (before, psn, psn - 59));
+        }
+    }
+}
+
 #[test]
 fn a_refused_one_becomes_a_write_of_nothing() {
     let mut b = Bench::cas(true, |_| {});
@@ -510,6 +554,90 @@ fn what_is_not_followed_leaves_the_word_to_the_server() {
     assert_eq!(operation(&b.compare_swap(104, 0, 0)[0].1), Operation::CompareSwap);
     b.answer(104, 45, 6);
     assert_eq!(b.compare_swap(105, 6, 1)[0].2, 1u64.to_le_bytes());
+}
+
+/// A WRITE, or an atomic of the word, of a third host by another service.
+fn foreign(
+    b: &mut Bench,
+    opcode: (Service, Operation),
+    psn: u32,
+    (va, len): (u64, u32),
+    payload: usize,
+) -> bool {
+    let mut packet = b.packet(3, 2, opcode.1, psn);
+    packet.bth.opcode = Opcode::new(opcode.0, opcode.1);
+    packet.reth = Reth { va, rkey: RKEY, len };
+    packet.atomic = AtomicEth { va, rkey: RKEY, swap_add: 1, compare: 0 };
+    b.send(OTHER, &packet, &vec![1; payload]).len() == 1
+}
+
+#[test]
+fn what_other_services_change_is_left_to_the_server() {
+    let write = Operation::WriteOnly;
+    let all = [
+        (Service::Uc, write),
+        (Service::Xrc, write),
+        (Service::Irn, write),
+        (Service::Irn, Operation::WriteLast),
+        (Service::Xrc, Operation::CompareSwap),
+        (Service::Irn, Operation::FetchAdd),
+    ];
+    for opcode in all {
+        let mut b = Bench::cas(true, |_| {});
+        let payload = if opcode.1.is_write() { 8 } else { 0 };
+        b.known(5);
+        assert!(foreign(&mut b, opcode, 7, (VA + 8, 8), payload), "{opcode:?}: beside the word");
+        assert_eq!(operation(&b.compare_swap(102, 5, 6)[0].1), Operation::WriteOnly, "{opcode:?}");
+        // It must not meet what is on its way.
+        assert!(!foreign(&mut b, opcode, 8, (VA, 8), payload), "{opcode:?}");
+        assert_eq!((b.dropped(Drop::HoldRoom), b.get(Counter::WordsUnsure)), (1, 0));
+        b.ack(102, 43);
+        assert!(foreign(&mut b, opcode, 8, (VA, 8), payload), "{opcode:?}");
+        assert_eq!(b.get(Counter::WordsUnsure), 1);
+        assert_eq!(operation(&b.compare_swap(103, 6, 7)[0].1), Operation::CompareSwap, "{opcode:?}");
+        // Nor what another instance has converted.
+        let mut b = Bench::cas(true, |_| {});
+        b.now = Instant::from_ns(1000);
+        assert!(!foreign(&mut b, opcode, 8, (VA, 8), payload), "{opcode:?}");
+        assert_eq!(b.dropped(Drop::Starting), 1);
+    }
+}
+
+#[test]
+fn later_packets_of_other_services_write_where_their_first_one_said() {
+    for service in [Service::Uc, Service::Xrc] {
+        let mut b = Bench::cas(true, |_| {});
+        let middle = (service, Operation::WriteMiddle);
+        b.known(5);
+        // Nobody has seen the first packet: the server of UC drops this one, that of XRC may have had it.
+        let unknown = u64::from(service == Service::Xrc);
+        assert!(foreign(&mut b, middle, 20, (0, 0), 256));
+        assert_eq!(b.get(Counter::WordsUnsure), unknown);
+        // Elsewhere.
+        foreign(&mut b, (service, Operation::WriteFirst), 30, (VA + 8, 512), 256);
+        foreign(&mut b, middle, 31, (0, 0), 256);
+        assert_eq!(b.get(Counter::WordsUnsure), unknown);
+        // Over the word, and once more when that has been learned meanwhile.
+        let mut psn = 102;
+        for (operation, number) in [(Operation::WriteFirst, 40), (Operation::WriteMiddle, 41)] {
+            foreign(&mut b, (service, operation), number, (VA - 256, 512), 256);
+            b.now += LIFE;
+            assert_eq!(operation_of_next(&mut b, psn), Operation::CompareSwap, "{service:?} {operation:?}");
+            b.answer(psn, psn - 59, 5);
+            assert_eq!(operation_of_next(&mut b, psn + 1), Operation::WriteOnly, "{service:?} {operation:?}");
+            b.ack(psn + 1, psn - 58);
+            psn += 2;
+        }
+        // What comes again from before that message is of one that nobody remembers.
+        let before = b.get(Counter::WordsUnsure);
+        foreign(&mut b, middle, 31, (0, 0), 256);
+        assert_eq!(b.get(Counter::WordsUnsure), before + unknown, "{service:?}");
+    }
+}
+
+/// What a compare and swap that fails, or would, becomes.
+fn operation_of_next(b: &mut Bench, psn: u32) -> Operation {
+    operation(&b.compare_swap(psn, 0, 9)[0].1)
 }
 
 #[test]

@@ -15,8 +15,9 @@
 //! for all accesses that pass the switch. Accesses that it does not follow (WRITEs of other lengths, masked
 //! atomics, connections without a place in the table) leave the word to the server for a packet's life.
 //!
-//! What passes untouched: everything but RC to and from the server, and IPv4 with options. What the server's
-//! own processors do to a word is unseen; such words do not belong into the range.
+//! What passes untouched: everything but RC to and from the server, and IPv4 with options. Of it, WRITEs and
+//! atomics by UC, XRC and IRN leave their words to the server, too ([`foreign`]). What StaR carries and what the
+//! server's own processors do to a word is unseen; such words do not belong into the range.
 //!
 //! With [`CasConfig::carry`] atomics of all clients share queue pairs ([`carry`]), whose order takes the
 //! place of waiting.
@@ -28,8 +29,10 @@ mod answers;
 pub mod carry;
 pub mod connection;
 mod failing;
+mod foreign;
 mod hold;
 pub mod lane;
+mod mistake;
 mod proof;
 mod repeats;
 mod requests;
@@ -45,6 +48,8 @@ use crate::switch::Announcement;
 use adverb_wire::{Duration, Gid, Instant, Key, Service};
 use carry::CarryConfig;
 use connection::{Connection, Connections, Kind};
+use foreign::Foreign;
+pub use mistake::Mistake;
 use std::collections::{BTreeSet, VecDeque};
 use word::{State, WORD_LEN, Word, Words};
 
@@ -81,56 +86,6 @@ pub enum ByteOrder {
     Little,
     /// The most significant byte first.
     Big,
-}
-
-/// A mistake that the program makes on purpose, for an oracle to find. No file can ask for one.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Mistake {
-    /// Requests and answers are believed whatever their ICRC says.
-    Unchecked,
-    /// A new instance begins at once, and lets acknowledgements pass of what the one before it converted.
-    Forgetful,
-    /// A converted atomic that is sent again is decided again.
-    Twice,
-    /// An acknowledgement answers the last of the atomics that it speaks for.
-    Coalesced,
-    /// Requests on carriers and on their client's own queue pair do not wait for each other. Not among
-    /// [`ALL`](Self::ALL), as a swarm's oracle does not know of the order of queue pairs.
-    Overtakes,
-    /// It is forgotten which queue pairs' numbers were shifted.
-    ForgetsShift,
-    /// A word is learned from an answer while other atomics of it are on their way.
-    Hasty,
-    /// A request that is sent again waits behind later ones of its queue pair, which may wait for its answer.
-    /// Nothing that is wrong, so not among [`ALL`](Self::ALL): words stay the server's.
-    Stuck,
-    /// A word is learned while a WRITE is on its way to it that the server has as it is.
-    Unwatched,
-}
-
-impl Mistake {
-    /// Those for swarms, with their names and what they are.
-    pub const ALL: [(Mistake, &'static str, &'static str); 7] = [
-        (Mistake::Unchecked, "icrc-unchecked", "requests and answers are believed whatever their ICRC says"),
-        (
-            Mistake::Forgetful,
-            "restart-forgets",
-            "a switch that starts lets pass what answers its predecessor's WRITEs",
-        ),
-        (Mistake::Twice, "converted-twice", "a converted atomic that is sent again is decided again"),
-        (
-            Mistake::Coalesced,
-            "answers-coalesced",
-            "of the atomics that one acknowledgement covers, the last is answered",
-        ),
-        (Mistake::ForgetsShift, "shift-forgotten", "a switch that starts forgets whose numbers were shifted"),
-        (
-            Mistake::Hasty,
-            "learned-beside-atomics",
-            "a word is learned while other atomics are on their way to it",
-        ),
-        (Mistake::Unwatched, "learned-beside-writes", "a word is learned while a WRITE is on its way to it"),
-    ];
 }
 
 /// What the program is told.
@@ -247,6 +202,8 @@ pub struct CasToWrite {
     provers: Vec<u32>,
     /// Queue pairs whose packets are dropped, since their numbers were shifted by who is not there any more.
     shifted: BTreeSet<(u128, u32)>,
+    /// What services write whose connections are not followed.
+    foreign: Foreign,
     /// The port that the server is at.
     server_port: PortId,
 }
@@ -284,6 +241,7 @@ impl CasToWrite {
             carriers: Vec::new(),
             provers: Vec::new(),
             shifted: BTreeSet::new(),
+            foreign: Foreign::default(),
             server_port: PortId::default(),
             config,
         })
@@ -373,7 +331,7 @@ impl CasToWrite {
         vec![
             ("words", digest(&self.words.all().collect::<Vec<_>>())),
             ("connections", digest(&self.connections.all().collect::<Vec<_>>())),
-            ("rows", digest(&(rows, self.quiet_until, self.server_port))),
+            ("rows", digest(&(rows, &self.foreign, self.quiet_until, self.server_port))),
         ]
     }
 
@@ -386,6 +344,8 @@ impl CasToWrite {
         needs.registers.extend([
             Shape { name: "connections", width, entries: connections, stage: 1 },
             self.words.shape(),
+            // Of other services' messages: whose, the first number, the range.
+            Shape { name: "messages", width: 320, entries: foreign::MESSAGES_MAX, stage: 1 },
             // Operands, original, numbers and flags of the last requests of each connection.
             Shape { name: "results", width: 384, entries: connections * connection::RESULTS, stage: 3 },
         ]);
@@ -404,8 +364,11 @@ impl CasToWrite {
         let is_response = packet.bth.opcode.operation().is_response();
         let to_server = dst == self.config.server && !is_response;
         let from_server = src == self.config.server && is_response;
-        if !packet.bth.opcode.is_of(Service::Rc) || !(to_server || from_server) || frame.has_options() {
+        if !(to_server || from_server) || frame.has_options() {
             return ctx.pass_on(frame);
+        }
+        if !packet.bth.opcode.is_of(Service::Rc) {
+            return if to_server { self.on_foreign(ctx, frame) } else { ctx.pass_on(frame) };
         }
         // A new sum would hide the damage, and a damaged number would be believed.
         if !frame.is_sound() && self.config.mistake != Some(Mistake::Unchecked) {
@@ -450,6 +413,7 @@ impl CasToWrite {
             .collect();
         gone.into_iter().for_each(|at| self.forget_connection(ctx, at));
         self.shifted.retain(|(client, _)| !is_server && *client != address.bits());
+        self.foreign.forget(address, is_server);
         if is_server {
             self.provers.clear();
             std::mem::take(&mut self.carriers).into_iter().for_each(|at| drop(self.connections.remove(at)));

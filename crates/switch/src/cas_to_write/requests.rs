@@ -247,7 +247,7 @@ impl CasToWrite {
 
     /// Gives the words of a range to the server for a packet's life. If something is under way to one of
     /// them, that one is told.
-    fn touch(&mut self, ctx: &mut Context<'_>, va: u64, len: u64) -> Result<(), u64> {
+    pub(super) fn touch(&mut self, ctx: &mut Context<'_>, va: u64, len: u64) -> Result<(), u64> {
         let touched: Vec<u32> = self.words.overlapping(va, len).collect();
         let until = ctx.now + self.config.life;
         for at in touched {
