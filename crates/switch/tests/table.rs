@@ -297,8 +297,8 @@ fn a_granted_atomic_becomes_a_write_and_its_ack_an_atomic_ack() {
     }
 }
 
-/// Of any operands: what the server is sent leaves in the word what the atomic would have, and the answer tells
-/// what was there before, under the numbers of the atomic.
+/// Of any operands: what the server is sent leaves in the word what the atomic would have, and the answer
+/// tells what was there before, under the numbers of the atomic.
 #[test]
 fn any_operands_come_back_as_the_atomics_answer() {
     let both = [ByteOrder::Little, ByteOrder::Big];

@@ -131,8 +131,8 @@ impl Icrc {
 const IPV4_FRONT: usize = IPV4_LEN + UDP_LEN + BTH_LEN;
 const IPV6_FRONT: usize = IPV6_LEN + UDP_LEN + BTH_LEN;
 
-/// The same up to a multiple of what the sum reads at once. A processor that reads what it has just written in
-/// two pieces waits until both have left its store buffer.
+/// The same up to a multiple of what the sum reads at once. A processor that reads what it has just written
+/// in two pieces waits until both have left its store buffer.
 const IPV4_BLOCKS: usize = IPV4_FRONT.next_multiple_of(BLOCK);
 const IPV6_BLOCKS: usize = IPV6_FRONT.next_multiple_of(BLOCK);
 const BLOCK: usize = 16;

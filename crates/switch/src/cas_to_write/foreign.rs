@@ -1,9 +1,10 @@
-//! Changes of memory by services whose connections are not followed: WRITEs by UC, and WRITEs and atomics by
-//! XRC and IRN. They pass as they are, and what they may change is the server's to decide for a packet's life.
+//! Changes of memory by services whose connections are not followed: WRITEs by UC, and WRITEs and atomics
+//! by XRC and IRN. They pass as they are, and what they may change is the server's to decide for a packet's
+//! life.
 //!
-//! An address stands in the first packet of a WRITE only, but with IRN, so it is remembered for the others. Of
-//! an XRC message whose first packet was not seen nobody knows where it writes: all words are the server's.
-//! What UC carries then is dropped by the server.
+//! An address stands in the first packet of a WRITE only, but with IRN, so it is remembered for the others.
+//! Of an XRC message whose first packet was not seen nobody knows where it writes: all words are the
+//! server's. What UC carries then is dropped by the server.
 //!
 //! StaR's packets pass unseen: several requests may stand in one of them.
 

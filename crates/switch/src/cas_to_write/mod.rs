@@ -16,8 +16,8 @@
 //! atomics, connections without a place in the table) leave the word to the server for a packet's life.
 //!
 //! What passes untouched: everything but RC to and from the server, and IPv4 with options. Of it, WRITEs and
-//! atomics by UC, XRC and IRN leave their words to the server, too ([`foreign`]). What StaR carries and what the
-//! server's own processors do to a word is unseen; such words do not belong into the range.
+//! atomics by UC, XRC and IRN leave their words to the server, too (`foreign.rs`). What StaR carries and
+//! what the server's own processors do to a word is unseen; such words do not belong into the range.
 //!
 //! With [`CasConfig::carry`] atomics of all clients share queue pairs ([`carry`]), whose order takes the
 //! place of waiting.

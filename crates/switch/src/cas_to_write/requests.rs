@@ -311,7 +311,7 @@ impl CasToWrite {
         let convertible = self.converts(at, rkey);
         let carrier = if convertible { self.carrier_for(at, va, rkey) } else { None };
         let owner = self.connections.get(at).owner(rkey);
-        let (psn, since) = (packet.bth.psn, ctx.now);
+        let (psn, since, operation) = (packet.bth.psn, ctx.now, packet.bth.opcode.operation());
         if self.config.mistake == Some(Mistake::Hasty) {
             self.forget_shared(ctx.now, word_at);
         }
@@ -349,13 +349,12 @@ impl CasToWrite {
             self.rest(ctx, word_at);
         }
         let connection = self.connections.get_mut(at);
-        let (operation, word) = (packet.bth.opcode.operation(), word_at);
-        let message = connection.messages.wrapping_add(1);
+        let (word, message) = (word_at, connection.messages.wrapping_add(1));
+        connection.account(packet);
         let entry =
             Entry { psn, message, word, operation, va, rkey, operands, original, kind, ..Entry::OPEN };
-        connection.account(packet);
         self.send_as(ctx, (at, carrier), frame, &entry, true);
-        // Behind what needs it: what was just written in part is slow to copy as a whole.
+        // Behind what needs it: what was just written in parts is slow to copy.
         self.connections.get_mut(at).entries.push_back(entry);
         Ok(())
     }
