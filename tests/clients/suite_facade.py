@@ -39,13 +39,13 @@ def without(room):
         raise Fail("UCX found the device without sysfs: the other cases prove nothing")
 
 
-def perftest(way, transport):
+def perftest(way, transport, *more):
     """ucx_perftest, which checks nothing of what it carries: that frames went by the device is counted."""
 
     def case(room):
         require("ucx_perftest")
         paths = [room.path(f"{side}.counters") for side in ("server", "client")]
-        argv = ["ucx_perftest", "-t", "tag_lat", "-n", "500", "-s", "4096"]
+        argv = ["ucx_perftest", "-t", "tag_lat", "-n", "500", "-s", "4096", *more]
         procs = room.pair(argv, argv, server_options=("--facade", way, "--counters", paths[0]),
                           client_options=("--facade", way, "--counters", paths[1]), env=ucx(transport))
         room.all_succeed(*procs)
@@ -156,5 +156,8 @@ def cases():
         for transport in TRANSPORTS:
             yield Case(f"facade/ucx-{transport}-{way}".replace("_", "-"), perftest(way, transport), timeout=60)
         yield Case(f"facade/ibstat-{way}", ibstat(way), timeout=60)
+    for transport in TRANSPORTS:
+        # It sleeps until the device says that something has come.
+        yield Case(f"facade/ucx-{transport}-events".replace("_", "-"), perftest("auto", transport, "-E", "sleep"), timeout=60)
     for run in (without, loss, nobody, host_untouched, folder, missing_library):
         yield Case("facade/" + run.__name__.replace("_", "-"), run, timeout=60)

@@ -33,7 +33,7 @@ PROGRAMS = {
     "ibverbs-utils": ("ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong", "ibv_srq_pingpong"),
     "perftest": tuple(f"ib_{operation}_{kind}" for operation in ("send", "write", "read", "atomic") for kind in ("bw", "lat")),
     "rdmacm-utils": ("rping", "ucmatose", "udaddy", "mckey", "cmtime", "rdma_client", "rdma_server", "rdma_xclient",
-                     "rdma_xserver", "rstream", "riostream", "rcopy"),
+                     "rdma_xserver", "rstream", "riostream", "rcopy", "udpong"),
     "qperf": ("qperf",),
     "iproute2": ("rdma",),
 }

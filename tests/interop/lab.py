@@ -114,6 +114,7 @@ class Lab:
                     f.write(accelerator)
                 return
             self.end_guest()
+        self.down()
         raise Skip(f"the guest does not boot: {why}")
 
     def down(self):

@@ -27,10 +27,11 @@ import suite_offer
 import suite_operations
 import suite_redn
 import suite_stock
+import suite_vanish
 import suite_words
 from sides import LAB, SECOND
 
-SUITES = (suite_operations, suite_stock, suite_offer, suite_redn, suite_cm, suite_cable, suite_words)
+SUITES = (suite_operations, suite_stock, suite_offer, suite_redn, suite_cm, suite_vanish, suite_cable, suite_words)
 
 
 def all_cases():

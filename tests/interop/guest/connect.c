@@ -12,13 +12,16 @@
  *   --reject           the server refuses; --abandon: it destroys the request without a word
  *   --wait N           the server takes its time before it answers: N seconds
  *   --sends N          messages that this side sends as soon as it may, each of 64 bytes; --receives N: those that come
- *   --leave            this side ends the connection, when it has all messages; --exit: it ends without a word
+ *   --until FILE       this side goes on from there when the file is there, and sends --late N messages first
+ *   --leave            this side ends the connection, when it has all messages; --exit: it ends without a word;
+ *                      --kill: so that it cannot say any
  *   --timewait         waits for the last event, too */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <getopt.h>
 #include <netdb.h>
 #include <rdma/rdma_cma.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,8 +34,8 @@
 #define RESOLVE_MS 5000
 
 static struct {
-	const char *serve, *to, *port, *data;
-	int datagrams, reject, abandon, wait, leave, exit, timewait, sends, receives;
+	const char *serve, *to, *port, *data, *until;
+	int datagrams, reject, abandon, wait, leave, exit, kill, timewait, sends, receives, late;
 	int responder, initiator;
 } options = {.responder = 4, .initiator = 2};
 
@@ -167,12 +170,18 @@ static unsigned char pattern(int message, int at)
 	return (unsigned char)(message * 7 + at * 3 + 1);
 }
 
-static void send_all(struct rdma_cm_id *id)
+/* To a datagram service if there is an address handle. */
+static void send_messages(struct rdma_cm_id *id, int count, struct ibv_ah *ah)
 {
-	for (int i = 0; i < options.sends; i++) {
+	for (int i = 0; i < count; i++) {
 		struct ibv_sge sge = {(uintptr_t)outgoing[i], MESSAGE, source->lkey};
 		struct ibv_send_wr wr = {.wr_id = DEPTH, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND}, *bad;
 
+		if (ah) {
+			wr.wr.ud.ah = ah;
+			wr.wr.ud.remote_qpn = current->param.ud.qp_num;
+			wr.wr.ud.remote_qkey = current->param.ud.qkey;
+		}
 		for (int at = 0; at < MESSAGE; at++)
 			outgoing[i][at] = pattern(i, at);
 		expect(ibv_post_send(id->qp, &wr, &bad) == 0, "ibv_post_send");
@@ -207,6 +216,33 @@ static void wait_messages(struct rdma_cm_id *id)
 	fflush(stdout);
 }
 
+/* Waits for what comes of late messages: where the peer has gone, a failure. */
+static void wait_late(struct rdma_cm_id *id)
+{
+	for (int done = 0; done < options.late;) {
+		struct ibv_wc wc;
+
+		if (ibv_poll_cq(id->send_cq, 1, &wc) < 1) {
+			usleep(200);
+			continue;
+		}
+		printf("late message: status %d\n", wc.status);
+		done++;
+	}
+	fflush(stdout);
+}
+
+/* What a side does when it has its messages: waits for word to go on, and dies if it is to. */
+static void go_on(struct rdma_cm_id *id, struct ibv_ah *ah)
+{
+	while (options.until && access(options.until, F_OK) != 0)
+		usleep(2000);
+	send_messages(id, options.late, ah);
+	wait_late(id);
+	if (options.kill)
+		raise(SIGKILL);
+}
+
 static struct rdma_conn_param parameters(void)
 {
 	return (struct rdma_conn_param){
@@ -224,8 +260,9 @@ static struct rdma_conn_param parameters(void)
 static void live(struct rdma_cm_id *id)
 {
 	print_queue_pair(id);
-	send_all(id);
+	send_messages(id, options.sends, NULL);
 	wait_messages(id);
+	go_on(id, NULL);
 	if (options.exit)
 		exit(0);
 	if (options.leave)
@@ -263,30 +300,22 @@ static void serve(void)
 	}
 	add_queue_pair(id);
 	expect(rdma_accept(id, &answer) == 0, "rdma_accept");
-	if (options.datagrams)
-		return wait_messages(id);
+	if (options.datagrams) {
+		wait_messages(id);
+		return go_on(id, NULL);
+	}
 	if (next() == RDMA_CM_EVENT_ESTABLISHED)
 		live(id);
 }
 
 static void send_datagrams(struct rdma_cm_id *id)
 {
-	struct rdma_ud_param *ud = &current->param.ud;
-	struct ibv_ah *ah = ibv_create_ah(id->pd, &ud->ah_attr);
+	struct ibv_ah *ah = ibv_create_ah(id->pd, &current->param.ud.ah_attr);
 
 	expect(ah != NULL, "ibv_create_ah");
-	for (int i = 0; i < options.sends; i++) {
-		struct ibv_sge sge = {(uintptr_t)outgoing[i], MESSAGE, source->lkey};
-		struct ibv_send_wr wr = {.wr_id = DEPTH, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND}, *bad;
-
-		wr.wr.ud.ah = ah;
-		wr.wr.ud.remote_qpn = ud->qp_num;
-		wr.wr.ud.remote_qkey = ud->qkey;
-		for (int at = 0; at < MESSAGE; at++)
-			outgoing[i][at] = pattern(i, at);
-		expect(ibv_post_send(id->qp, &wr, &bad) == 0, "ibv_post_send");
-	}
+	send_messages(id, options.sends, ah);
 	wait_messages(id);
+	go_on(id, ah);
 }
 
 static void ask(void)
@@ -319,7 +348,8 @@ static void read_options(int argc, char **argv)
 		{"data", 1, NULL, 'd'},	      {"resources", 1, NULL, 'r'}, {"sends", 1, NULL, 'n'},
 		{"receives", 1, NULL, 'm'},   {"datagrams", 0, &options.datagrams, 1}, {"reject", 0, &options.reject, 1},
 		{"abandon", 0, &options.abandon, 1}, {"wait", 1, NULL, 'w'}, {"leave", 0, &options.leave, 1},
-		{"exit", 0, &options.exit, 1}, {"timewait", 0, &options.timewait, 1}, {NULL, 0, NULL, 0},
+		{"exit", 0, &options.exit, 1}, {"timewait", 0, &options.timewait, 1}, {"kill", 0, &options.kill, 1},
+		{"until", 1, NULL, 'u'},      {"late", 1, NULL, 'l'},	  {NULL, 0, NULL, 0},
 	};
 
 	for (int which; (which = getopt_long(argc, argv, "", known, NULL)) != -1;) {
@@ -329,6 +359,8 @@ static void read_options(int argc, char **argv)
 		case 't': options.to = optarg; break;
 		case 'p': options.port = optarg; break;
 		case 'd': options.data = optarg; break;
+		case 'u': options.until = optarg; break;
+		case 'l': options.late = atoi(optarg); break;
 		case 'w': options.wait = atoi(optarg); break;
 		case 'n': options.sends = atoi(optarg); break;
 		case 'm': options.receives = atoi(optarg); break;
@@ -336,7 +368,8 @@ static void read_options(int argc, char **argv)
 		default: exit(2);
 		}
 	}
-	expect(options.port && !options.serve != !options.to && options.sends <= DEPTH && options.receives <= DEPTH,
+	expect(options.port && !options.serve != !options.to && options.sends <= DEPTH && options.receives <= DEPTH &&
+		       options.late <= DEPTH,
 	       "--port, --serve or --to");
 }
 

@@ -322,7 +322,7 @@ impl Cm {
         match connection.state {
             State::Established | State::RepSent | State::RepReceived | State::DreqSent => {
                 self.send(from, transaction, Message::Drep(drep));
-                self.end(now, id);
+                self.end(now, id, What::Disconnected);
             }
             State::Timewait => {
                 self.counters.cm_duplicates += 1;
@@ -337,19 +337,19 @@ impl Cm {
         let Some(id) = self.named(from, drep.remote_id, drep.local_id) else { return };
         let Some(connection) = self.table.get(id) else { return };
         match connection.state {
-            State::DreqSent => self.end(now, id),
+            State::DreqSent => self.end(now, id, What::Disconnected),
             State::Timewait => self.counters.cm_duplicates += 1,
             _ => self.counters.cm_drop_state += 1,
         }
     }
 
     /// A connection has ended; it waits until nothing of it is on its way.
-    pub(super) fn end(&mut self, now: Instant, id: ConnectionId) {
+    pub(super) fn end(&mut self, now: Instant, id: ConnectionId, what: What) {
         let Some(connection) = self.table.get(id) else { return };
         connection.state = State::Timewait;
         connection.message = None;
         self.counters.cm_disconnected += 1;
         self.table.set_deadline(id, now + self.config.timewait);
-        self.tell(id, What::Disconnected);
+        self.tell(id, what);
     }
 }

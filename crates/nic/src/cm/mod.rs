@@ -87,7 +87,7 @@ counters! { CmCounters;
     cm_sent,
     /// Of these, repeats because no answer came.
     cm_repeats,
-    /// Requests sent once more because nobody listened yet where this process has a connection.
+    /// Requests sent once more because nobody listened yet.
     cm_asked_again,
     /// Of the messages sent, answers to what a peer had repeated.
     cm_answered_again,

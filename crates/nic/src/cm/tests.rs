@@ -233,7 +233,7 @@ fn check_end(world: &mut World, id: ConnectionId, run: (u64, u64)) {
                 What::Request(..) => 0,
                 What::Reply(_) => 1,
                 What::Established => 2,
-                What::Disconnected => 3,
+                What::Disconnected | What::DisconnectedAlone => 3,
                 What::TimewaitExit => 4,
                 What::Rejected(..) | What::Unreachable => 5,
                 _ => panic!("{event:?}"),

@@ -38,7 +38,7 @@ impl Cm {
             State::SidrSent => self.unanswered(id),
             State::DreqSent => {
                 self.counters.cm_unanswered += 1;
-                self.end(now, id);
+                self.end(now, id, What::DisconnectedAlone);
             }
             State::Timewait => self.over(id, Some(What::TimewaitExit)),
             State::Refused | State::SidrAnswered => self.over(id, None),
@@ -68,5 +68,32 @@ impl Cm {
         if let Some(what) = what {
             self.tell(id, what);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{World, connected};
+    use super::*;
+    use adverb_wire::Duration;
+
+    #[test]
+    fn an_end_that_is_never_answered_comes_with_other_words() {
+        let World { now: begun, cms: [mut one, _], told, .. } = connected();
+        let id = told[0][0].id;
+        one.disconnect(begun, id).unwrap();
+        let (mut now, mut sent) = (begun, 0);
+        let mut next = |one: &mut Cm| loop {
+            sent += std::iter::from_fn(|| one.next_mad()).count();
+            if let Some(event) = one.next_event() {
+                return (event.what, now.since(begun));
+            }
+            now = one.next_deadline().unwrap();
+            one.on_timer(now);
+        };
+        let given_up = Duration::from_ms(16 * 6144);
+        assert_eq!(next(&mut one), (What::DisconnectedAlone, given_up));
+        assert_eq!(next(&mut one), (What::TimewaitExit, given_up + Duration::from_ms(2100)));
+        assert_eq!(sent, 16);
     }
 }

@@ -304,8 +304,10 @@ pub enum What {
     Rejected(Reason, Private<148>),
     /// The peer did not answer, however often it was asked.
     Unreachable,
-    /// One of the two has ended the connection. Comes once.
+    /// One of the two has ended the connection. This or the next comes once.
     Disconnected,
+    /// This side has, and the peer did not answer, however often it was told.
+    DisconnectedAlone,
     /// Packets of the connection are no longer on their way: its queue pair may connect again.
     TimewaitExit,
     /// A listener got a request for a datagram service; the event's id names it. It wants

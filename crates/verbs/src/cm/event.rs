@@ -152,9 +152,10 @@ unsafe fn told_by_cm(id: &Id, what: &What) -> Option<(Seen, Vec<u8>)> {
             unsafe { fail(id) };
             (plain(RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT), Vec::new())
         }
-        What::Disconnected => {
+        What::Disconnected | What::DisconnectedAlone => {
             id.state().phase = Phase::Ended;
-            (plain(RDMA_CM_EVENT_DISCONNECTED, 0), Vec::new())
+            let status = if *what == What::Disconnected { 0 } else { -libc::ETIMEDOUT };
+            (plain(RDMA_CM_EVENT_DISCONNECTED, status), Vec::new())
         }
         What::TimewaitExit => (plain(RDMA_CM_EVENT_TIMEWAIT_EXIT, 0), Vec::new()),
         What::Resolved(qpn, qkey, private) => {
