@@ -5,8 +5,8 @@
 //! takes microseconds.
 //!
 //! So a refusal for want of a listener is not believed for a moment: for two seconds if it comes from a port
-//! at which this process has a connection, or had one until just now. From others it is believed after 100 ms,
-//! for a server that says its port and listens then (qperf).
+//! at which this process has a connection, or had one until just now. From others it is believed after
+//! 100 ms, for a server that says its port and listens then (qperf).
 
 use super::Cm;
 use super::between::PATIENCE;
