@@ -31,6 +31,7 @@ test=(
     fi_pingpong=libfabric-bin
     fio=fio
     qperf=qperf
+    curl=curl
     mpirun.openmpi=openmpi-bin
     mpicc.openmpi=libopenmpi-dev
     mpirun.mpich=mpich

@@ -1,5 +1,6 @@
 /* A program of TCP, which knows nothing of RDMA: its server forks a child for each connection, which sends everything
- * back. `forking serve ADDRESS PORT COUNT` ends after that many connections; `forking ask ADDRESS PORT` makes one. */
+ * back. `forking serve ADDRESS PORT COUNT` ends after that many connections; `forking ask ADDRESS PORT` makes one.
+ * `forking web ADDRESS PORT FILE` forks nothing: it answers one request of HTTP with the file. */
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +11,8 @@
 
 #define BYTES 100000
 #define ROUNDS 20
+/* The file ends with the connection. */
+#define ANSWER "HTTP/1.0 200 OK\r\nContent-Type: application/octet-stream\r\n\r\n"
 
 static int fail(const char *what)
 {
@@ -43,14 +46,22 @@ static int serve_one(int s)
 	return close(s) ? fail("close") : 0;
 }
 
+static int listens(struct sockaddr_in *at)
+{
+	int one = 1, listener = socket(AF_INET, SOCK_STREAM, 0);
+
+	if (listener < 0 || setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) ||
+	    bind(listener, (struct sockaddr *)at, sizeof *at) || listen(listener, 8)) {
+		perror("listen");
+		exit(1);
+	}
+	return listener;
+}
+
 static int serve(struct sockaddr_in *at, int count)
 {
-	int one = 1, status, failed = 0, listener = socket(AF_INET, SOCK_STREAM, 0);
+	int status, failed = 0, listener = listens(at);
 
-	if (listener < 0 || setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one))
-		return fail("socket");
-	if (bind(listener, (struct sockaddr *)at, sizeof *at) || listen(listener, 8))
-		return fail("listen");
 	for (int i = 0; i < count; i++) {
 		int s = accept(listener, NULL, NULL);
 
@@ -66,6 +77,29 @@ static int serve(struct sockaddr_in *at, int count)
 	while (wait(&status) > 0)
 		failed |= status != 0;
 	return failed;
+}
+
+static int web(struct sockaddr_in *at, const char *path)
+{
+	static char request[BYTES], bytes[BYTES];
+	FILE *file = fopen(path, "r");
+	int s = accept(listens(at), NULL, NULL), had = 0;
+
+	if (s < 0 || !file)
+		return fail("accept");
+	while (!strstr(request, "\r\n\r\n")) {
+		ssize_t got = recv(s, request + had, BYTES - 1 - had, 0);
+
+		if (got <= 0)
+			return fail("recv");
+		had += got;
+	}
+	if (send_all(s, ANSWER, strlen(ANSWER)))
+		return fail("send");
+	for (size_t got; (got = fread(bytes, 1, BYTES, file)) > 0;)
+		if (send_all(s, bytes, got))
+			return fail("send");
+	return close(s) ? fail("close") : 0;
 }
 
 static int ask(struct sockaddr_in *at)
@@ -103,5 +137,7 @@ int main(int argc, char **argv)
 	if (argc < 4 || inet_pton(AF_INET, argv[2], &at.sin_addr) != 1)
 		return 2;
 	at.sin_port = htons(atoi(argv[3]));
+	if (argc == 5 && !strcmp(argv[1], "web"))
+		return web(&at, argv[4]);
 	return argc == 5 && !strcmp(argv[1], "serve") ? serve(&at, atoi(argv[4])) : ask(&at);
 }

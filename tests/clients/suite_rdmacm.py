@@ -341,6 +341,27 @@ def forked_server(room):
         require_text(client.output(), r"^2000000 bytes came back", client.label)
 
 
+def curl(room):
+    """curl, with sockets that do not block and poll, fetches a file of 3 MB from a server of TCP: both by RDMA."""
+    if not os.path.exists(PRELOAD):
+        raise Skip("librspreload.so is not installed (it comes with librdmacm1)")
+    require("curl")
+    size, port, folder = 3_000_001, room.port(), room.path("shared")
+    env = {"ADVERB": f"directory={folder}"}
+    with open(room.path("file"), "wb") as f:
+        f.write(os.urandom(size))
+    preloaded, expected = ["env", "LD_PRELOAD=" + PRELOAD], ("--expect-rdma", "--expect-bytes")
+    web = [*preloaded, compile_c("forking", libraries=()), "web", "127.0.0.1", str(port), room.path("file")]
+    server = room.adverb("server", web, options=(*expected, str(size)), env=env)
+    room.wait_until("listener", lambda: alive(server) and listens(folder, "127.0.0.1", TCP, port))
+    ask = [*preloaded, "curl", "-sS", "-o", room.path("copy"), f"http://127.0.0.1:{port}/file"]
+    client = room.adverb("client", ask, options=("--expect-rdma",), env=env)
+    room.all_succeed(server, client)
+    with open(room.path("file"), "rb") as f, open(room.path("copy"), "rb") as g:
+        if f.read() != g.read():
+            raise Fail("the copy has other bytes")
+
+
 def calls_of_rsockets(room):
     """What each call gives and says, to the number: threads that wait, ends, addresses, options, what is refused."""
     if not os.path.exists("/usr/include/rdma/rsocket.h"):
@@ -434,6 +455,7 @@ def rsocket_cases():
     yield Case("rdmacm/udpong-ipv6", udpong("-T", "e", "-T", "b", count=100, size=500, server_address="::1"), 90,
                long=True)
     yield Case("rdmacm/forked-server", forked_server, 60)
+    yield Case("rdmacm/curl", curl, 30)
     yield Case("rdmacm/rsocket-calls", calls_of_rsockets, 60)
     yield Case("rdmacm/rstream-answer-lost", answer_lost, 90)
     yield Case("rdmacm/udpong-via", udpong_via_switch, 90)

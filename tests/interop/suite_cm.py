@@ -330,6 +330,10 @@ def stock():
         run = program([*argv, "-s"], [*argv, "-c"], client_says=(r"ping data: rdma-ping-9",))
         yield from both_ways(f"rping-{size}B", run, long=size != 1000)
         yield from both_ways(f"ipv6-rping-{size}B", run, long=size != 1000, ip=6)
+    # A packet that is lost behind all others costs 2.1 s.
+    argv = ["rping", "-a", "{host}", "-p", "{port}", "-V", "-v", "-C", "10", "-S", "4000"]
+    run = program([*argv, "-s"], [*argv, "-c"], client_says=(r"ping data: rdma-ping-9",))
+    yield from both_ways("loss-rping", run, long=True, timeout=150, lose=10)
     yield from both_ways("rping-persistent", persistent, long=True)
     yield from both_ways("mckey", group, one_way=True)
     yield Case("interop/rdmacm-no-datagram-sockets", watched(no_datagram_sockets, least=0), LIMIT_S, long=True)
@@ -367,6 +371,9 @@ def stock():
         run = program(argv, [*argv, "{host}"], client_says=(r"^ \d+\s+\d+\s+[\d.]+\s+[\d.]+",))
         yield from both_ways(f"{name}-R", run, long=name not in ("ib_write_bw", "ib_send_lat", "ib_read_lat"),
                              timeout=40)
+    argv = ["ib_write_bw", "-R", "-F", "-p", "{port}", "-n", "50", "-s", "8192"]
+    run = program(argv, [*argv, "{host}"], client_says=(r"^ \d+\s+\d+\s+[\d.]+\s+[\d.]+",))
+    yield from both_ways("loss-ib_write_bw-R", run, long=True, timeout=200, lose=50)
 
 
 def large_cases():
