@@ -1,18 +1,23 @@
 /* How fast connections are set up and torn down, by rdma_cm and by TCP.
  *
  *    connections rdma|tcp serve ADDRESS PORT
- *    connections rdma|tcp connect ADDRESS PORT COUNT DEPTH
+ *    connections rdma|tcp connect ADDRESS PORT COUNT DEPTH [STAGE]
  *
  * The server accepts for ever, on one thread; it listens by TCP when it can be asked. The client has DEPTH connections
  * under way at once, ends each as soon as it is up, and waits until the server has ended it too. It prints the rate of
  * whole lives, and how long setting up took: of rdma_cm from creating the identifier, with addresses and routes
- * resolved and a queue pair made; of TCP from creating the socket. */
+ * resolved and a queue pair made; of TCP from creating the socket.
+ *
+ * With a STAGE, of rdma_cm only, the client kills itself when DEPTH connections have come to it: `asked`, `answered`
+ * (before it looks at any answer), `up`, `left`, `ended`. */
 
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <rdma/rdma_cma.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +32,7 @@
 static struct sockaddr_in server_at;
 static unsigned count, depth, begun, ended, timed;
 static double *began_us, *took_us;
+static const char *last_stage = "";
 
 static void stop(const char *what)
 {
@@ -191,8 +197,27 @@ static void rdma_serve(void)
 		} else if (kind == RDMA_CM_EVENT_DISCONNECTED) {
 			rdma_disconnect(id);
 			drop(id);
+		} else if (kind == RDMA_CM_EVENT_REJECTED || kind == RDMA_CM_EVENT_UNREACHABLE) {
+			drop(id);
 		}
 	}
+}
+
+/* A connection has come to a stage. */
+static void reach(const char *stage)
+{
+	static unsigned came;
+
+	if (!strcmp(stage, last_stage) && ++came == depth)
+		raise(SIGKILL);
+}
+
+static void await_answer(void)
+{
+	struct pollfd answers = {.fd = channel->fd, .events = POLLIN};
+
+	if (!strcmp(last_stage, "answered") && poll(&answers, 1, -1) < 0)
+		stop("poll");
 }
 
 static void rdma_begin(void)
@@ -229,11 +254,17 @@ static void rdma_connect_all(void)
 			add_qp(id);
 			if (rdma_connect(id, &param))
 				stop("rdma_connect");
+			reach("asked");
+			await_answer();
+			reach("answered");
 		} else if (kind == RDMA_CM_EVENT_ESTABLISHED) {
 			is_up((uintptr_t)id->context);
+			reach("up");
 			if (rdma_disconnect(id))
 				stop("rdma_disconnect");
+			reach("left");
 		} else if (kind == RDMA_CM_EVENT_DISCONNECTED) {
+			reach("ended");
 			drop(id);
 			ended++;
 			if (begun < count)
@@ -250,8 +281,10 @@ int main(int argc, char **argv)
 	int tcp = argc > 1 && !strcmp(argv[1], "tcp"), serves = argc > 2 && !strcmp(argv[2], "serve");
 	double began;
 
-	if (argc != (serves ? 5 : 7))
+	if (argc != (serves ? 5 : 7) && (serves || argc != 8))
 		return 2;
+	if (argc == 8)
+		last_stage = argv[7];
 	server_at.sin_family = AF_INET;
 	server_at.sin_port = htons(atoi(argv[4]));
 	if (inet_pton(AF_INET, argv[3], &server_at.sin_addr) != 1)

@@ -4,6 +4,7 @@ memory, UDP, with loss, with IRN."""
 import glob
 import os
 import re
+import signal
 import struct
 
 from harness import Case, Fail, Skip, compile_c, read_counters, require, require_text
@@ -162,6 +163,36 @@ def ten_thousand(way):
         (krate,) = require_text(client.output(), r'^{"connections": 10000, "krate": ([\d.]+)', "connections").groups()
         expect_counters(room, False, sides=("client",))
         room.note(f"{krate} thousand a second")
+
+    return run
+
+
+# Where a client is killed, and in how many processes.
+STAGES, KILLED_AT_EACH = ("asked", "answered", "up", "left", "ended"), 3
+
+
+def dying(way):
+    """Clients that are killed at each stage of a connection, with 16 under way: the server goes on, and its places for
+    requests are not used up."""
+
+    def run(room):
+        binary = compile_c("connections", libraries=("rdmacm", "ibverbs"))
+        argv = [binary, "rdma", "connect", "{server}", "{port}", "64", "16"]
+        port, how = room.port(), ROUTES[way]
+        server, client = start(room, [binary, "rdma", "serve", "{server}", "{port}"], argv, port=port, **how)
+        room.expect_success(client)
+        argv = [word.format(server="127.0.0.1", port=port) for word in argv]
+        address, env = how.get("client_address", "127.0.0.1"), {"ADVERB": f"directory={room.path('shared')}"}
+        for stage in STAGES:
+            for number in range(KILLED_AT_EACH):
+                one = room.adverb(f"{stage} {number}", [*argv, stage], address=address, options=how.get("options", ()), env=env)
+                status = room.wait_exit(one)
+                if status not in (-signal.SIGKILL, 128 + signal.SIGKILL):
+                    raise Fail(f"{one.label} was to be killed, and exited with {status}")
+        last = room.adverb("last", argv, address=address, options=how.get("options", ()), env=env)
+        room.expect_success(last)
+        require_text(last.output(), r'^{"connections": 64, ', "connections")
+        alive(server)
 
     return run
 
@@ -498,5 +529,6 @@ def cases():
     yield Case("rdmacm/cmtime", many, timeout=60)
     for way in CLEAN:
         yield Case(f"rdmacm/ten-thousand-{way}", ten_thousand(way), timeout=180, long=way != "shm")
+        yield Case(f"rdmacm/dying-clients-{way}", dying(way), timeout=120, long=way != "shm")
     yield from perftest_cases()
     yield from rsocket_cases()
