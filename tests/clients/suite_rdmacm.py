@@ -181,18 +181,55 @@ def dying(way):
         port, how = room.port(), ROUTES[way]
         server, client = start(room, [binary, "rdma", "serve", "{server}", "{port}"], argv, port=port, **how)
         room.expect_success(client)
-        argv = [word.format(server="127.0.0.1", port=port) for word in argv]
-        address, env = how.get("client_address", "127.0.0.1"), {"ADVERB": f"directory={room.path('shared')}"}
+        more = another(room, port, way)
         for stage in STAGES:
             for number in range(KILLED_AT_EACH):
-                one = room.adverb(f"{stage} {number}", [*argv, stage], address=address, options=how.get("options", ()), env=env)
+                one = more(f"{stage} {number}", [*argv, stage])
                 status = room.wait_exit(one)
                 if status not in (-signal.SIGKILL, 128 + signal.SIGKILL):
                     raise Fail(f"{one.label} was to be killed, and exited with {status}")
-        last = room.adverb("last", argv, address=address, options=how.get("options", ()), env=env)
+        last = more("last", argv)
         room.expect_success(last)
         require_text(last.output(), r'^{"connections": 64, ', "connections")
         alive(server)
+
+    return run
+
+
+def another(room, port, way):
+    """What starts another process beside those that `start` began."""
+    address, env = ROUTES[way].get("client_address", "127.0.0.1"), {"ADVERB": f"directory={room.path('shared')}"}
+
+    def begin(label, argv):
+        argv = [word.format(server="127.0.0.1", port=port) for word in argv]
+        return room.adverb(label, argv, address=address, options=ROUTES[way].get("options", ()), env=env)
+
+    return begin
+
+
+def restarted(way):
+    """A listener that is killed is missed at once, and its port is the next one's."""
+
+    def run(room):
+        binary = compile_c("connections", libraries=("rdmacm", "ibverbs"))
+        serve = [binary, "rdma", "serve", "{server}", "{port}"]
+        argv = [binary, "rdma", "connect", "{server}", "{port}", "64", "16"]
+        port = room.port()
+        server, client = start(room, serve, argv, port=port, **ROUTES[way])
+        more = another(room, port, way)
+        for life in range(3):
+            room.expect_success(client)
+            server.kill()
+            room.wait_exit(server)
+            refused = more(f"refused {life}", argv)
+            if room.wait_exit(refused) != 1:
+                raise Fail(f"{refused.label} exited with {refused.popen.returncode}")
+            require_text(refused.output(), r"^connection 0: RDMA_CM_EVENT_REJECTED, status 8$", refused.label)
+            server = more(f"server {life}", serve)
+            # By TCP too, when it can be asked; the dead one's row may stand in the table still.
+            room.wait_listening(server, port)
+            client = more(f"client {life}", argv)
+        room.expect_success(client)
 
     return run
 
@@ -529,6 +566,8 @@ def cases():
     yield Case("rdmacm/cmtime", many, timeout=60)
     for way in CLEAN:
         yield Case(f"rdmacm/ten-thousand-{way}", ten_thousand(way), timeout=180, long=way != "shm")
+        if way != "two-addresses":
+            yield Case(f"rdmacm/restarted-listener-{way}", restarted(way), timeout=120, long=way != "shm")
         yield Case(f"rdmacm/dying-clients-{way}", dying(way), timeout=120, long=way != "shm")
     yield from perftest_cases()
     yield from rsocket_cases()
