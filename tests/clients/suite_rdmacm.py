@@ -208,7 +208,7 @@ def another(room, port, way):
 
 
 def restarted(way):
-    """A listener that is killed is missed at once, and its port is the next one's."""
+    """A listener that is killed is missed, and its port is the next one's."""
 
     def run(room):
         binary = compile_c("connections", libraries=("rdmacm", "ibverbs"))
