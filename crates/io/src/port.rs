@@ -28,7 +28,7 @@ use adverb_os::ring::Frame;
 use adverb_os::say::Seldom;
 use adverb_os::steer::Mark;
 use adverb_wire::{
-    Duration, Flow, Gid, Instant, Packet, ParseError, Parsed, ROCE_UDP_PORT, seal, verify_ip, verify_udp,
+    Duration, Flow, Gid, Instant, Packet, ParseError, Parsed, ROCE_UDP_PORT, seal, verify_ip, verify_udp_as,
 };
 use outbox::Outbox;
 pub use room::Way;
@@ -433,7 +433,8 @@ impl Port {
             if let Err(e) = Packet::parse_bth_into(&mut parsed, datagram.flow, datagram.bytes) {
                 return counters.drop_parse[e as usize] += 1;
             }
-            let Some(id) = verify_udp(&datagram.flow, datagram.bytes) else { return counters.drop_icrc += 1 };
+            let id = verify_udp_as(&datagram.flow, datagram.likely_id, datagram.bytes);
+            let Some(id) = id else { return counters.drop_icrc += 1 };
             let qpn = parsed.packet.bth.dest_qp;
             let is_known = qpn.get() >> 16 == 0;
             let manager = is_known.then(|| {

@@ -14,6 +14,9 @@ pub struct Datagram<'a> {
     pub flow: Flow,
     /// From the BTH through the ICRC.
     pub bytes: &'a [u8],
+    /// The IPv4 identification that it probably had, which a socket does not show: its number in a message
+    /// that the sender's kernel cut apart.
+    pub likely_id: u16,
 }
 
 /// Copies a frame out of a ring as it would be on the wire: with the headers that a compact entry leaves out,
@@ -38,7 +41,7 @@ pub fn whole_frame(
     frame.copy_to(scratch);
     scratch.extend_from_slice(&[0; ICRC_LEN]);
     let packet = Packet::parse_headers(flow, scratch, scratch.len())?.packet;
-    rebuild(&packet, 0, &Datagram { flow, bytes: scratch }, out);
+    rebuild(&packet, 0, &Datagram { flow, bytes: scratch, likely_id: 0 }, out);
     seal(out, flow.ip_header_len());
     Ok(())
 }
@@ -118,7 +121,12 @@ mod tests {
             assert_eq!(bth_at, packet.flow.ip_header_len() + UDP_LEN);
             assert_eq!(outer_flow(&whole), Some(packet.flow));
             let mut again = Vec::new();
-            rebuild(&packet, 0, &Datagram { flow: packet.flow, bytes: &whole[bth_at..] }, &mut again);
+            rebuild(
+                &packet,
+                0,
+                &Datagram { flow: packet.flow, bytes: &whole[bth_at..], likely_id: 0 },
+                &mut again,
+            );
             assert_eq!(again, whole);
         }
     }

@@ -225,14 +225,22 @@ pub fn verify_ip(packet: &[u8], ip_header_len: usize) -> bool {
 /// options. Returns the IPv4 identification that explains it (0 over IPv6), or `None` when the
 /// packet is corrupt. See [`infer_ipv4_id`] for the odds over IPv4.
 pub fn verify_udp(flow: &Flow, udp_payload: &[u8]) -> Option<u16> {
+    verify_udp_as(flow, 0, udp_payload)
+}
+
+/// The same for who knows what the identification probably is: to find another one takes longer than the
+/// whole sum of a short packet.
+#[inline]
+pub fn verify_udp_as(flow: &Flow, likely_id: u16, udp_payload: &[u8]) -> Option<u16> {
     let (covered, received) = udp_payload.split_last_chunk::<ICRC_LEN>()?;
-    let computed = Icrc::over_flow(flow, 0, udp_payload.len(), covered).finish();
+    let computed = Icrc::over_flow(flow, likely_id, udp_payload.len(), covered).finish();
     let received = u32::from_le_bytes(*received);
-    if flow.is_ipv4() {
-        infer_ipv4_id(received, computed, udp_payload.len())
-    } else {
-        (received == computed).then_some(0)
+    if received == computed {
+        return Some(if flow.is_ipv4() { likely_id } else { 0 });
     }
+    // What is found is the difference to the identification that was summed.
+    let difference = flow.is_ipv4().then(|| infer_ipv4_id(received, computed, udp_payload.len()))??;
+    Some(likely_id ^ difference)
 }
 
 /// Finds the IPv4 identification that turns the sum `computed` with identification 0 into the one
@@ -361,6 +369,22 @@ mod tests {
                 assert_eq!(infer_ipv4_id(received, zero, len), Some(id), "len {len}");
             }
         }
+    }
+
+    #[test]
+    fn every_identification_is_found_whichever_was_likely() {
+        for (sent, likely) in [(0, 0), (0, 3), (3, 0), (5, 5), (63, 64), (u16::MAX, 1), (0x1234, 0x4321)] {
+            let mut bytes = vec![7; 48];
+            let sum = Icrc::over_flow(&flow(), sent, 48 + ICRC_LEN, &bytes).finish();
+            bytes.extend_from_slice(&sum.to_le_bytes());
+            assert_eq!(verify_udp_as(&flow(), likely, &bytes), Some(sent));
+            bytes[20] ^= 1;
+            assert_eq!(verify_udp_as(&flow(), likely, &bytes), None, "sent {sent}, likely {likely}");
+        }
+        let flow = Flow { src: Gid([0xfd; 16]), dst: Gid([0xfe; 16]), ..flow() };
+        let mut bytes = vec![7; 48];
+        bytes.extend_from_slice(&Icrc::over_flow(&flow, 0, 52, &bytes).finish().to_le_bytes());
+        assert_eq!(verify_udp_as(&flow, 9, &bytes), Some(0), "IPv6 has none");
     }
 
     #[test]

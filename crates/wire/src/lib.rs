@@ -28,7 +28,7 @@ pub use bth::Bth;
 pub use emit::OVER_PAYLOAD_MAX;
 pub use error::ParseError;
 pub use ext::{Aeth, AtomicEth, Deth, NakCode, Reth, Syndrome};
-pub use icrc::{ICRC_LEN, Icrc, infer_ipv4_id, seal, verify_ip, verify_udp};
+pub use icrc::{ICRC_LEN, Icrc, infer_ipv4_id, seal, verify_ip, verify_udp, verify_udp_as};
 pub use irn::{IrnEth, SackEth, WriteLength};
 pub use opcode::{Headers, Opcode, Operation, Service};
 pub use packet::{
