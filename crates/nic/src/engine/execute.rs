@@ -18,15 +18,23 @@ use adverb_wire::Instant;
 /// a change made to it in memory meanwhile takes effect.
 pub(crate) fn execute(qp: &mut Qp, nic: &mut NicState, now: Instant) -> SendStep {
     let wqe = *qp.requester.loaded();
+    execute_wqe(qp, nic, now, &wqe)
+}
+
+/// The same of the WQE that was loaded last, for who has it in registers. What seldom happens gets a copy of
+/// it: a reference would keep it in memory for all.
+#[inline]
+pub(crate) fn execute_wqe(qp: &mut Qp, nic: &mut NicState, now: Instant, wqe: &Wqe) -> SendStep {
     qp.requester.is_loaded = false;
     // What most WQEs are breaks no rule of its own, and waits for its fence alone.
     let plain = qp.qp_type == QpType::Rc && wqe.op.is_message() && !wqe.calc;
     let mut refused = None;
     if plain {
-        if waits(qp, &wqe) {
+        if waits(qp, wqe) {
             return SendStep::Idle;
         }
     } else {
+        let wqe = *wqe;
         match prepare(qp, nic, now, &wqe) {
             Ok(None) => {}
             Ok(Some(step)) => return step,
@@ -36,7 +44,7 @@ pub(crate) fn execute(qp: &mut Qp, nic: &mut NicState, now: Instant) -> SendStep
     let is_local = !plain && wqe.op.is_local();
     let blocks = wqe.blocks();
     qp.sq.fetched = wqe.block.wrapping_add(blocks);
-    let packets = if is_local { 0 } else { packets_of(qp, &wqe) };
+    let packets = if is_local { 0 } else { packets_of(qp, wqe) };
     let psn = qp.requester.next_psn;
     let entry = Inflight {
         psn,
@@ -50,6 +58,7 @@ pub(crate) fn execute(qp: &mut Qp, nic: &mut NicState, now: Instant) -> SendStep
     if let Some(cause) = refused {
         qp.requester.fail(cause);
     } else if is_local {
+        let wqe = *wqe;
         if let Err(cause) = local(qp, nic, &wqe) {
             qp.requester.fail(cause);
         }

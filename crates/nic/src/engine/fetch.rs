@@ -3,7 +3,7 @@
 //! there until they are done: what is executed is what was fetched, and what is sent again is what was sent
 //! first.
 
-use super::execute::{self, execute};
+use super::execute::{self, execute, execute_wqe};
 use super::step::{Intent, SendStep};
 use super::watch::Author;
 use crate::attr::QpType;
@@ -38,10 +38,10 @@ fn fetch_next(qp: &mut Qp, nic: &mut NicState, now: Instant, chains: bool) -> Se
         return step;
     }
     let available = qp.sq.posted.wrapping_sub(qp.sq.fetched);
-    match qp.sq.ring.decode(qp.sq.fetched, available, qp.sq.layout()) {
+    match qp.sq.ring.decode_here(qp.sq.fetched, available, qp.sq.layout()) {
         Ok(wqe) => {
             load(qp, &wqe);
-            if nic.stepped { SendStep::Fetched(1) } else { execute(qp, nic, now) }
+            if nic.stepped { SendStep::Fetched(1) } else { execute_wqe(qp, nic, now, &wqe) }
         }
         Err(fault) => reject(qp, nic, now, fault),
     }

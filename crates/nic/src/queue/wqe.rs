@@ -290,6 +290,13 @@ impl Ring {
 
     /// Reads the fixed part of the WQE at `block`. `available` is how many blocks the doorbell covers.
     pub fn decode(&self, block: u32, available: u32, layout: Layout) -> Result<Wqe, WqeFault> {
+        self.decode_here(block, available, layout)
+    }
+
+    /// [`Ring::decode`] for the way of most WQEs: what it reads stays in registers there. In memory it would
+    /// be written in pieces and read back as a whole, for which the processor waits.
+    #[inline(always)]
+    pub fn decode_here(&self, block: u32, available: u32, layout: Layout) -> Result<Wqe, WqeFault> {
         let ctrl = self.segment(block, 0);
         let op = WqeOp::from_byte(ctrl[3]).ok_or(WqeFault::UnknownOpcode)?;
         let segments = ctrl[7] & 0x3f;
@@ -315,7 +322,7 @@ impl Ring {
         }
         if op.is_local() {
             if op.acts_on_queues() {
-                self.decode_queue(&mut wqe, ctrl[0])?;
+                wqe.raddr = self.decode_queue(block, segments, op, ctrl[0])?;
             }
             return Ok(wqe);
         }
@@ -350,23 +357,21 @@ impl Ring {
                 return Ok(wqe);
             }
         }
-        self.sum_data(&mut wqe)?;
+        (wqe.len, wqe.inline) = self.sum_data(block, wqe.data_segment, segments)?;
         Ok(wqe)
     }
 
     /// The segment of a WAIT or ENABLE: 8 bytes that do not matter, index, number.
     #[cold]
-    fn decode_queue(&self, wqe: &mut Wqe, modifier: u8) -> Result<(), WqeFault> {
+    fn decode_queue(&self, block: u32, segments: u8, op: WqeOp, modifier: u8) -> Result<u64, WqeFault> {
         // Of WAITs for memory or for a time (1, 2) this NIC has none.
-        if modifier != 0 && wqe.op == WqeOp::Wait {
+        if modifier != 0 && op == WqeOp::Wait {
             return Err(WqeFault::UnknownModifier);
         }
-        if wqe.segments < 2 {
+        if segments < 2 {
             return Err(WqeFault::SegmentCount);
         }
-        let seg = self.segment(wqe.block, 1);
-        wqe.raddr = be64(&seg[8..]);
-        Ok(())
+        Ok(be64(&self.segment(block, 1)[8..]))
     }
 
     /// Copies so many blocks from `block` on out of another ring of the same size, each word as it is at one
@@ -397,27 +402,25 @@ impl Ring {
         (ctrl[3], u32::from(ctrl[7] & 0x3f).div_ceil(4).max(1))
     }
 
-    fn sum_data(&self, wqe: &mut Wqe) -> Result<(), WqeFault> {
+    /// Bytes of a WQE's data segments, and whether they stand in the WQE.
+    fn sum_data(&self, block: u32, first: u8, segments: u8) -> Result<(u32, bool), WqeFault> {
         let mut total = 0u64;
-        for segment in wqe.data_segment..wqe.segments {
-            let count = be32(&self.segment(wqe.block, segment));
+        for segment in first..segments {
+            let count = be32(&self.segment(block, segment));
             if count > INLINE {
                 let len = count & !INLINE;
-                let room = (wqe.segments - segment) as u32 * SEGMENT as u32 - 4;
-                if segment != wqe.data_segment || len > room {
+                let room = (segments - segment) as u32 * SEGMENT as u32 - 4;
+                if segment != first || len > room {
                     return Err(WqeFault::SegmentCount);
                 }
-                wqe.inline = true;
-                wqe.len = len;
-                return Ok(());
+                return Ok((len, true));
             }
             total += count as u64;
         }
         if total > limits::MAX_MESSAGE {
             return Err(WqeFault::TooLong);
         }
-        wqe.len = total as u32;
-        Ok(())
+        Ok((total as u32, false))
     }
 
     /// What an atomic computes with: the segment before its data, or before its masks. Read together with

@@ -107,6 +107,7 @@ pub(crate) fn packet(
         }
     };
     if wqe.op.is_atomic() {
+        let wqe = *qp.requester.loaded();
         segmentation::operands(qp, &wqe, qp.requester.operands(), out);
     }
     let after = entry.psn.add(end);
@@ -152,7 +153,9 @@ pub(crate) fn build(
     out.path = qp.path;
     let end = match wqe.op {
         op if op.awaits_response() => {
-            segmentation::request(qp, wqe, index, &mut out.packet);
+            // A copy: see `execute_wqe`.
+            let wqe = *wqe;
+            segmentation::request(qp, &wqe, index, &mut out.packet);
             entry.packets
         }
         _ => {
@@ -183,7 +186,8 @@ fn advance(qp: &mut Qp, made: Made) {
 pub(crate) fn load(qp: &mut Qp, wqe: &Wqe) {
     qp.requester.load(wqe);
     if wqe.op.is_atomic() {
-        qp.requester.keep_operands(qp.sq.ring.operands(wqe));
+        let wqe = *wqe;
+        qp.requester.keep_operands(qp.sq.ring.operands(&wqe));
     }
 }
 

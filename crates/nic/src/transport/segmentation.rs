@@ -72,11 +72,14 @@ pub(crate) fn message(
     if first && matches!(wqe.op, WqeOp::Write | WqeOp::WriteImm) {
         packet.reth = Reth { va: wqe.raddr, rkey: wqe.rkey, len: wqe.len };
     }
+    // Copies: see `execute_wqe`.
     if qp.is_datagram() {
-        super::ud::address(qp, nic, wqe, out);
+        let wqe = *wqe;
+        super::ud::address(qp, nic, &wqe, out);
     }
     if wqe.inline {
-        qp.sq.ring.gather_inline(wqe, offset, len, &mut out.payload);
+        let wqe = *wqe;
+        qp.sq.ring.gather_inline(&wqe, offset, len, &mut out.payload);
         return Ok(());
     }
     gather(qp, nic, wqe, offset, len, out)
