@@ -628,6 +628,17 @@ fn later_packets_of_other_services_write_where_their_first_one_said() {
             b.ack(psn + 1, psn - 58);
             psn += 2;
         }
+        // Damage does not move it.
+        let mut first = b.packet(3, 2, Operation::WriteFirst, 42);
+        first.bth.opcode = Opcode::new(service, Operation::WriteFirst);
+        (first.reth, first.payload_len) = (Reth { va: VA + 8, rkey: RKEY, len: 512 }, 256);
+        let mut bytes = b.emit(&first, &[1; 256]);
+        bytes[100] ^= 1;
+        b.switch.on_frame(b.now, OTHER, bytes.clone());
+        assert_eq!(b.switch.next_frame(), Some((SERVER, bytes)), "the server's to drop");
+        let before = b.get(Counter::WordsUnsure);
+        foreign(&mut b, middle, 43, (0, 0), 256);
+        assert_eq!(b.get(Counter::WordsUnsure), before + 1, "{service:?}");
         // What comes again from before that message is of one that nobody remembers.
         let before = b.get(Counter::WordsUnsure);
         foreign(&mut b, middle, 31, (0, 0), 256);

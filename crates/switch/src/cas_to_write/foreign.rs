@@ -85,6 +85,10 @@ impl CasToWrite {
         if !matches!(service, Service::Uc | Service::Xrc | Service::Irn) {
             return ctx.pass_on(frame);
         }
+        // The server drops what is damaged, and later packets do not write where it says.
+        if frame.packet.bth.opcode.operation().is_first() && !frame.is_sound() {
+            return ctx.pass_on(frame);
+        }
         let Some((va, len)) = self.foreign.range_of(&frame.packet) else { return ctx.pass_on(frame) };
         if ctx.now < self.quiet_until {
             return ctx.drop(&frame.packet, Drop::Starting);
@@ -97,7 +101,6 @@ impl CasToWrite {
             return if given { ctx.pass_on(frame) } else { ctx.drop(&frame.packet, Drop::HoldRoom) };
         }
         if self.words.overlapping(va, len).next().is_none() || !frame.is_sound() {
-            // The server drops what is damaged.
             return ctx.pass_on(frame);
         }
         let given = self.touch(ctx, va, len).is_ok();
