@@ -551,7 +551,9 @@ fn star_config(settings: &Settings) -> Option<StarConfig> {
     let threshold = settings.star_threshold.unwrap_or(usual.threshold);
     let (merge, burst, registry) = (settings.star_merge, settings.star_burst, settings.star_registry);
     let carried = settings.star_trust == StarTrust::Carried;
-    Some(StarConfig { wish, threshold, hold, compare: COMPARE, merge, burst, carried, registry, ..usual })
+    let single_answers = settings.star_single_answers;
+    let usual = StarConfig { single_answers, compare: COMPARE, ..usual };
+    Some(StarConfig { wish, threshold, hold, merge, burst, carried, registry, ..usual })
 }
 
 /// Says what is given up where addresses travel.

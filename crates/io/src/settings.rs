@@ -183,6 +183,8 @@ pub struct Settings {
     pub star_merge: bool,
     /// StaR: one packet asks for the data of up to 16 where both sides want it.
     pub star_burst: bool,
+    /// StaR: each WRITE is answered by itself, also of several in a row.
+    pub star_single_answers: bool,
     /// StaR: how what is posted is named.
     pub star_trust: StarTrust,
     /// Entries of the GID table, all of the one address; 2 by default.
@@ -224,8 +226,8 @@ impl std::error::Error for SettingsError {}
 const OPTIONS: &str = "no such option; there are address, loss, duplicate, reorder, corrupt, mark, delay, \
                        direction, seed, pcap, counters, boards, perfetto, trace, via, via_token, path, \
                        max_unacked, gids, transport, star_threshold, star_hold, star_trust, star_merge, \
-                       star_burst, star_registry, congestion, prefetch, wqe-checks, wait-on-error and \
-                       directory";
+                       star_burst, star_single_answers, star_registry, congestion, prefetch, wqe-checks, \
+                       wait-on-error and directory";
 const ADDRESS: &str = "an IPv4 or IPv6 address is needed, such as address=127.0.0.1";
 const PROBABILITY: &str = "a probability from 0 to 1 or a percentage is needed, such as 0.01 or 1%";
 const DELAY: &str = "a time is needed, such as delay=50us (units ns, us, ms, s; at most 60s)";
@@ -321,6 +323,7 @@ impl Settings {
             "star_threshold" => self.star_threshold = Some(text.parse().map_err(|_| THRESHOLD)?),
             "star_merge" => self.star_merge = switch(value)?,
             "star_burst" => self.star_burst = switch(value)?,
+            "star_single_answers" => self.star_single_answers = switch(value)?,
             "star_trust" => self.star_trust = StarTrust::named(text).ok_or(TRUST)?,
             "star_hold" => self.star_hold = Some(duration(text).map_err(|_| HOLD)?),
             "star_registry" => {
@@ -414,7 +417,8 @@ impl Settings {
         if let Some(room) = self.star_registry {
             parts.push(format!("star_registry={room}"));
         }
-        for (name, on) in [("star_merge", self.star_merge), ("star_burst", self.star_burst)] {
+        let single = ("star_single_answers", self.star_single_answers);
+        for (name, on) in [("star_merge", self.star_merge), ("star_burst", self.star_burst), single] {
             if on {
                 parts.push(format!("{name}=on"));
             }
@@ -548,6 +552,7 @@ mod tests {
             ("star_hold=5", "star_hold", Some("5"), HOLD),
             ("star_merge=yes", "star_merge", Some("yes"), SWITCH),
             ("star_burst=2", "star_burst", Some("2"), SWITCH),
+            ("star_single_answers=1", "star_single_answers", Some("1"), SWITCH),
             ("star_trust=on", "star_trust", Some("on"), TRUST),
             ("star_hold=61s", "star_hold", Some("61s"), HOLD),
             ("star_registry=0", "star_registry", Some("0"), REGISTRY),
@@ -598,6 +603,7 @@ mod tests {
             star_threshold: Option<u32>,
             star_merge: bool,
             star_burst: bool,
+            star_single_answers: bool,
             carried: bool,
             star_hold in proptest::option::of(0u64..60_000_000_000),
             star_registry in proptest::option::of(1..=RULES_MAX),
@@ -621,7 +627,7 @@ mod tests {
                 pcap, counters, boards, perfetto, trace, via, via_token,
                 path: if udp { PathPolicy::Udp } else { PathPolicy::Auto },
                 transport: Transport::ALL[transport],
-                star_threshold, star_merge, star_burst,
+                star_threshold, star_merge, star_burst, star_single_answers,
                 star_trust: if carried { StarTrust::Carried } else { StarTrust::Posted },
                 star_hold: star_hold.map(Duration::from_nanos),
                 star_registry,

@@ -215,7 +215,7 @@ impl Endpoint {
 
 impl StarNic {
     pub fn new(config: StarConfig, seed: Seed) -> StarNic {
-        let stateless = Stateless::new(seed, config.lifetime_us());
+        let stateless = Stateless::new(seed, config.lifetime_us(), !config.single_answers);
         StarNic {
             config,
             stateless,

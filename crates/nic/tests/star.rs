@@ -668,20 +668,35 @@ fn answers_wait_in_a_row_of_fixed_length_and_merge_into_runs() {
     assert_eq!(answers, limits::MAX_STAR_ANSWERS);
     assert_eq!(w.counter(SERVER, "star_answers_full"), 10);
 
-    // WRITEs that come one right after another get one answer.
-    let write = captured(&mut w, a, SendOp::Write(va, rkey), ma.sge(0, 8));
+    // WRITEs that come one right after another get one answer, or each its own.
+    assert_eq!(answers_to_a_row(&mut w, a), [(0, 4), (7, 2)]);
+    let star = StarConfig { single_answers: true, ..StarConfig::default() };
+    let mut w = World::with_config(2, 12, |config| {
+        let wish = if config.qpn_base == 1 << 16 { Wish::Client } else { Wish::Server };
+        config.star = Some(StarConfig { wish, ..star });
+    });
+    let (a, _) = agreed(&mut w);
+    assert_eq!(answers_to_a_row(&mut w, a), [0, 1, 2, 3, 7, 8].map(|step| (step, 1)));
+}
+
+/// WRITEs that come one right after another, but for a gap: which are answered, and how many by one answer.
+fn answers_to_a_row(w: &mut World, a: QpId) -> Vec<(i32, u8)> {
+    let (ma, mb) = (w.memory(CLIENT, 64), w.memory(SERVER, 64));
+    let (va, rkey) = mb.at(0);
+    let write = captured(w, a, SendOp::Write(va, rkey), ma.sge(0, 8));
     let nic = &mut w.nodes[SERVER].nic;
     for step in [0, 1, 2, 3, 7, 8] {
         let mut packet = write;
         packet.bth.psn = write.bth.psn.add(step);
         nic.on_frame(w.now, &packet, &Payload::from_slice(&[1; 8]));
     }
+    let mut out = TxFrame::default();
     let mut runs = Vec::new();
     while nic.next_frame(w.now, &mut out) {
         let answer = Answer::of_aeth(out.packet.aeth).unwrap();
         runs.push((out.packet.bth.psn.since(write.bth.psn), answer.run));
     }
-    assert_eq!(runs, [(0, 4), (7, 2)]);
+    runs
 }
 
 #[test]

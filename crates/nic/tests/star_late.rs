@@ -114,7 +114,10 @@ fn who_comes_late_is_not_asked_for_the_same_again_and_again() {
             });
             assert!((1..=most).contains(&again), "{stopped} ms, {write}: {again} sent again");
             let late = w.counter(SERVER, "star_drop_expired");
-            assert!(if stopped < 20 { late == 0 } else { late >= WINDOW }, "{stopped} ms, {write}: {late} late");
+            assert!(
+                if stopped < 20 { late == 0 } else { late >= WINDOW },
+                "{stopped} ms, {write}: {late} late"
+            );
         }
     }
 }
@@ -129,7 +132,11 @@ fn a_lost_window_is_sent_again_once() {
             w.run(until.since(w.now));
             w.drop_if = None;
         });
-        assert!(w.lost > 0 && (1..=2 * WINDOW).contains(&again), "{write}: {again} sent again, {} lost", w.lost);
+        assert!(
+            w.lost > 0 && (1..=2 * WINDOW).contains(&again),
+            "{write}: {again} sent again, {} lost",
+            w.lost
+        );
     }
 }
 

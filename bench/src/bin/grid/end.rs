@@ -34,14 +34,16 @@ impl End {
     pub fn open(options: &Options, role: Transport) -> Result<End, String> {
         let address: String = options.get("address", String::new())?;
         let address = address.parse::<IpAddr>().map_err(|_| "--address wants an IP address")?;
-        let star = match options.get("transport", "star".to_owned())?.as_str() {
-            "rc" => false,
-            "star" => true,
-            other => return Err(format!("--transport {other}: rc or star")),
+        let (star, star_single_answers) = match options.get("transport", "star".to_owned())?.as_str() {
+            "rc" => (false, false),
+            "star" => (true, false),
+            "star-single" => (true, true),
+            other => return Err(format!("--transport {other}: rc, star or star-single")),
         };
         let transport = if star { role } else { Transport::Rc };
+        let path = PathPolicy::Udp;
         let settings =
-            Settings { address: Some(address), transport, path: PathPolicy::Udp, ..Settings::default() };
+            Settings { address: Some(address), transport, path, star_single_answers, ..Settings::default() };
         let host = Host::open(&settings, Box::new(|_| {})).map_err(|error| error.to_string())?;
         let region: Box<[UnsafeCell<u64>]> = (0..REGION / 8).map(|_| UnsafeCell::new(0)).collect();
         let region: &'static _ = Box::leak(region);

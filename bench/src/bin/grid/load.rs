@@ -27,6 +27,7 @@ struct Counted {
     cpu_ns: u64,
     frames: u64,
     messages: u64,
+    answers: u64,
     wakes: u64,
     bytes: i64,
     nic_bytes: i64,
@@ -91,11 +92,12 @@ impl Load {
         let answer = self.ask("count")?;
         let numbers: Vec<i64> =
             answer.split_whitespace().map(str::parse).collect::<Result<_, _>>().map_err(said)?;
-        let [cpu_ns, frames, messages, wakes, bytes, nic_bytes] = numbers[..] else {
+        let [cpu_ns, frames, messages, answers, wakes, bytes, nic_bytes] = numbers[..] else {
             return Err(format!("the server has counted {answer}"));
         };
-        let [cpu_ns, frames, messages, wakes] = [cpu_ns, frames, messages, wakes].map(|n| n as u64);
-        Ok(Counted { cpu_ns, frames, messages, wakes, bytes, nic_bytes })
+        let [cpu_ns, frames, messages, answers, wakes] =
+            [cpu_ns, frames, messages, answers, wakes].map(|n| n as u64);
+        Ok(Counted { cpu_ns, frames, messages, answers, wakes, bytes, nic_bytes })
     }
 
     /// Sets so many connections up, and waits until StaR has them, where that is asked for.
@@ -212,11 +214,16 @@ impl Load {
         let (ops, elapsed) = self.burst(is_write, outstanding, time)?;
         let after = self.counted()?;
         Ok(format!(
-            r#"{{"ops": {ops}, "seconds": {:.6}, "cpu_ns": {}, "frames": {}, "messages": {}, "wakes": {}}}"#,
+            concat!(
+                r#"{{"ops": {}, "seconds": {:.6}, "cpu_ns": {}, "frames": {}, "messages": {}, "#,
+                r#""answers": {}, "wakes": {}}}"#
+            ),
+            ops,
             elapsed.as_secs_f64(),
             after.cpu_ns - before.cpu_ns,
             after.frames - before.frames,
             after.messages - before.messages,
+            after.answers - before.answers,
             after.wakes - before.wakes,
         ))
     }

@@ -1,8 +1,8 @@
 //! Many clients' connections to one server's process, over UDP: what a request costs the server's NIC, by how
 //! many connections it has.
 //!
-//!     grid serve --address 127.0.0.1 --transport rc|star
-//!     grid load --address 127.0.0.2 --transport rc|star --server 127.0.0.1 --at PORT --clients 10000
+//!     grid serve --address 127.0.0.1 --transport rc|star|star-single
+//!     grid load --address 127.0.0.2 --transport star --server 127.0.0.1 --at PORT --clients 10000
 //!
 //! The server prints the TCP port at which it is told of connections and says what it has counted, and
 //! sleeps: its NIC's thread does all the work, so that thread's clock is the server's processor time. The

@@ -38,6 +38,9 @@ pub struct StarConfig {
     pub merge: bool,
     /// One GD asks for the data of up to 16 packets, where the peer knows it too.
     pub burst: bool,
+    /// WRITEs executed one right after another get an answer each, not one together: what each costs can be
+    /// compared then, whoever they are of.
+    pub single_answers: bool,
     /// Addresses and local keys of what the stateless side posts travel, as in the paper, where the peer
     /// wants it too. For laboratories: what is done with is protected by deadline and history only.
     pub carried: bool,
@@ -59,6 +62,7 @@ impl Default for StarConfig {
             queue_max: 8192,
             merge: false,
             burst: false,
+            single_answers: false,
             carried: false,
         }
     }

@@ -126,6 +126,8 @@ pub(crate) struct Stateless {
     order: u32,
     /// How far ahead a deadline is half believed, in microseconds.
     lifetime: u32,
+    /// One answer may be for packets executed one right after another.
+    joins: bool,
     /// What the atomic's answer that leaves carries.
     original: Option<QueueMemory>,
 }
@@ -157,7 +159,7 @@ fn told(lives: u32) -> (u8, u32) {
 }
 
 impl Stateless {
-    pub fn new(seed: Seed, lifetime: u32) -> Stateless {
+    pub fn new(seed: Seed, lifetime: u32, joins: bool) -> Stateless {
         let mut drawn = Generator::new(seed, Purpose::History);
         Stateless {
             sealer: Sealer::new(seed),
@@ -166,13 +168,15 @@ impl Stateless {
             answers: VecDeque::with_capacity(MAX_STAR_ANSWERS),
             order: 0,
             lifetime,
+            joins,
             original: QueueMemory::new(8).ok(),
         }
     }
 
     /// Bytes that it has allocated. Named one by one, so that a field that grows is not forgotten.
     pub fn allocated(&self) -> usize {
-        let Stateless { sealer: _, history, lives, answers, order: _, lifetime: _, original } = self;
+        let Stateless { sealer: _, history, lives, answers, order: _, lifetime: _, joins: _, original } =
+            self;
         size_of_val(&**lives)
             + history.allocated()
             + answers.capacity() * size_of::<Owed>()
@@ -270,7 +274,7 @@ impl Stateless {
             brings,
             part: path_mtu(grant) as u16,
         };
-        if !(is_data && self.joins_run(&owed)) {
+        if !(is_data && self.joins && self.joins_run(&owed)) {
             self.answers.push_back(owed);
         }
         news

@@ -101,6 +101,14 @@ fn land(
 }
 
 impl Pulls {
+    /// The oldest packet is to be executed anew, and those behind it after it; what their answers are about
+    /// to say of that is known.
+    fn renew(&mut self, slot: usize) {
+        self.sent[slot].is_renewed = true;
+        self.went_back = true;
+        self.go_back();
+    }
+
     /// Whether an RD was executed after all before it, as this stamp says: if not, another copy of an earlier
     /// one has come since. Of completions that come with their data the numbers keep the order.
     fn is_in_order(&mut self, order: u32, is_merged: bool) -> bool {
@@ -140,8 +148,7 @@ fn take(
                 pulls.una = psn.next();
             } else {
                 nic.counters.star_out_of_order += 1;
-                pulls.sent[slot].is_renewed = true;
-                pulls.go_back();
+                pulls.renew(slot);
             }
             in_order
         }
@@ -154,11 +161,7 @@ fn take(
                 return false;
             }
             if star.has_passed(sent.deadline) {
-                let pulls = &mut star.peer.pulls;
-                pulls.sent[slot].is_renewed = true;
-                // Those behind it were too late as well, as their answers are about to tell.
-                pulls.went_back = true;
-                pulls.go_back();
+                star.peer.pulls.renew(slot);
             }
             false
         }
