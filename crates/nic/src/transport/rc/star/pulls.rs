@@ -245,11 +245,10 @@ impl Pulls {
         self.is_due = true;
     }
 
-    /// Nothing is heard: the last packet goes again. Its answer comes behind all others, in its order if they
-    /// were only late, out of it if something is lost, which is gone back to then.
+    /// Nothing is heard: all that is under way goes again.
     fn probe(&mut self) {
         if self.cursor == self.high && self.una != self.high {
-            self.cursor = self.high.previous();
+            self.cursor = self.una;
         }
         self.went_back = false;
         self.timed = None;

@@ -32,18 +32,18 @@ pub(in crate::transport::rc::star) fn on_answer(
             nic.counters.drop_ghost_ack += 1;
             continue;
         }
-        let sent = pulls.sent_of(psn);
-        // Of an earlier copy: what is lost now the newer one's will tell.
-        if sent.is_renewed || sent.copy != answer.copy {
-            nic.counters.drop_duplicate += 1;
-            continue;
-        }
         if psn != pulls.una {
             nic.counters.drop_out_of_order += 1;
             if !core::mem::replace(&mut pulls.went_back, true) {
                 pulls.go_back();
             }
             return;
+        }
+        let slot = pulls.slot(psn);
+        let sent = pulls.sent[slot];
+        if sent.is_renewed || sent.copy != answer.copy {
+            nic.counters.drop_duplicate += 1;
+            continue;
         }
         let order = stamp.order.wrapping_add(step);
         if !take(qp, star, nic, now, psn, answer.verdict, order, packet, payload) {
@@ -80,7 +80,7 @@ fn land(
     payload: &Payload<'_>,
 ) -> bool {
     let pulls = &mut star.peer.pulls;
-    let asked = pulls.sent_of(psn).len;
+    let asked = pulls.sent[pulls.slot(psn)].len;
     let Some(pull) = pulls.of(psn).filter(|_| payload.len() == usize::from(asked)) else {
         nic.counters.drop_length += 1;
         return false;
@@ -101,14 +101,6 @@ fn land(
 }
 
 impl Pulls {
-    /// The oldest packet is to be executed anew, and those behind it after it; what their answers are about
-    /// to say of that is known.
-    fn renew(&mut self, slot: usize) {
-        self.sent[slot].is_renewed = true;
-        self.went_back = true;
-        self.go_back();
-    }
-
     /// Whether an RD was executed after all before it, as this stamp says: if not, another copy of an earlier
     /// one has come since. Of completions that come with their data the numbers keep the order.
     fn is_in_order(&mut self, order: u32, is_merged: bool) -> bool {
@@ -148,7 +140,8 @@ fn take(
                 pulls.una = psn.next();
             } else {
                 nic.counters.star_out_of_order += 1;
-                pulls.renew(slot);
+                pulls.sent[slot].is_renewed = true;
+                pulls.go_back();
             }
             in_order
         }
@@ -161,7 +154,9 @@ fn take(
                 return false;
             }
             if star.has_passed(sent.deadline) {
-                star.peer.pulls.renew(slot);
+                let pulls = &mut star.peer.pulls;
+                pulls.sent[slot].is_renewed = true;
+                pulls.go_back();
             }
             false
         }
