@@ -122,7 +122,7 @@ fn who_comes_late_is_not_asked_for_the_same_again_and_again() {
     }
 }
 
-/// All answers of a window are lost: one packet tells so, and the window is sent once more.
+/// All answers of a window are lost: the window is sent once more, and what a timer asks for beside it.
 #[test]
 fn a_lost_window_is_sent_again_once() {
     for write in [true, false] {

@@ -63,8 +63,7 @@ pub(super) struct Pulls {
     /// When the last RD that counts was executed, among all that was.
     last_order: Option<u32>,
     is_due: bool,
-    /// Something that came too early, or too late there, has made us go back to `una`; not twice without
-    /// progress.
+    /// Something that came too early has made us go back to `una`; not twice without progress.
     went_back: bool,
     /// When to go back without that, and when the oldest was last sent or came to be the oldest: what the
     /// driver knows of the time before says nothing of its answer. When to look for a receive again.
@@ -197,7 +196,7 @@ impl Pulls {
         }
         self.is_asked = true;
         if self.una != self.high && self.at == Instant::NEVER {
-            self.probe();
+            self.go_back();
         }
     }
 
@@ -245,16 +244,6 @@ impl Pulls {
         self.is_due = true;
     }
 
-    /// Nothing is heard: all that is under way goes again.
-    fn probe(&mut self) {
-        if self.cursor == self.high && self.una != self.high {
-            self.cursor = self.una;
-        }
-        self.went_back = false;
-        self.timed = None;
-        self.is_due = true;
-    }
-
     /// The request that a packet belongs to.
     fn of(&self, psn: Psn) -> Option<&Pull> {
         let is_of = |pull: &&Pull| (0..pull.packets as i32).contains(&psn.since(pull.first));
@@ -297,7 +286,8 @@ impl Pulls {
         nic.counters.timeouts_excused += u64::from(excused);
         if super::is_patient(qp, nic, self.borne.counts(self.moved, now)) {
             self.repeats = self.repeats.saturating_add(1);
-            self.probe();
+            self.went_back = false;
+            self.go_back();
             return false;
         }
         let fails = is_asked && self.asked >= ASKED_MIN;
