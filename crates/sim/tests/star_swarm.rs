@@ -151,7 +151,7 @@ fn a_broken_nic_is_found() {
             Sabotage::StarPlace => 1250,
             Sabotage::StarAttempts => 150,
             Sabotage::StarDead => 440,
-            Sabotage::StarRefusal => 1250,
+            Sabotage::StarRefusal => 2300,
             Sabotage::StarMerge => 700,
             Sabotage::StarLife => 3050,
             _ => 0,
