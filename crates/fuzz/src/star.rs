@@ -1,15 +1,15 @@
 //! The NIC's way in for StaR: frames to either side of connections that have agreed, and of one that has not.
 //!
-//! An input's first byte says which side is under test; the rest are steps. Addresses of memory differ from
-//! run to run, so they stand in an input by offsets, and queue pairs by small numbers; tickets come out the
-//! same in every run, since they are drawn from the NIC's seed.
+//! An input's first byte says which side is under test, and whether addresses travel; the rest are steps.
+//! Addresses of memory differ from run to run, so they stand in an input by offsets, and queue pairs by small
+//! numbers; tickets come out the same in every run, since they are drawn from the NIC's seed.
 
 use crate::frames::{Step, append, steps};
 use crate::tested::world::*;
 use crate::tested::*;
 use crate::{Seen, Target};
 use adverb_nic::*;
-use adverb_wire::star::{StarEth, Wish, Wqe};
+use adverb_wire::star::{Sge, StarEth, Wish, Wqe};
 use adverb_wire::{Duration, Key, Opcode, Operation, Packet, QpNumber, Service};
 
 /// Connections: one that has agreed, and one that still asks.
@@ -17,6 +17,11 @@ const PAIRS: usize = 2;
 const ASKING: usize = 1;
 /// What a step may post, beside requests.
 const RECEIVE: u8 = 0x20;
+/// Bits of an input's first byte: the server is under test; addresses travel.
+const SERVER: u8 = 1;
+const CARRIED: u8 = 2;
+/// What is to be accepted beside the opcodes.
+const BY_ADDRESS: [&str; 2] = ["data by address", "work that comes with its address"];
 
 /// Two nodes, of which one is the server, with their connections and memory.
 struct Scene {
@@ -29,11 +34,12 @@ struct Scene {
 }
 
 impl Scene {
-    fn new(tests_server: bool) -> Scene {
+    fn new(which: u8) -> Scene {
+        let (tests_server, carried) = (which & SERVER != 0, which & CARRIED != 0);
         let mut w = World::with_config(2, 1, |config| {
             let is_tested = config.qpn_base == (TESTED as u32 + 1) << 16;
             let wish = if is_tested == tests_server { Wish::Server } else { Wish::Client };
-            config.star = Some(StarConfig { wish, ..StarConfig::default() });
+            config.star = Some(StarConfig { wish, carried, ..StarConfig::default() });
         });
         let memory = [w.memory(PEER, LEN), w.memory(TESTED, LEN)];
         let guarded = guarded(&mut w);
@@ -136,12 +142,18 @@ impl Scene {
         if has_entries(&packet) {
             each_entry(&mut payload, |va, key| self.concrete(va, key));
         }
-        let before = self.refused();
+        let by_address = |scene: &Scene| scene.w.counter(TESTED, "star_carried");
+        let before = (self.refused(), by_address(self));
         let now = self.w.now;
         self.w.nodes[TESTED].nic.on_frame(now, &packet, &Payload::from_slice(&payload));
         self.settle();
-        if self.refused() == before {
+        if self.refused() == before.0 {
             seen.accept(format!("{:?}", packet.bth.opcode));
+            let has_address = has_entries(&packet) && carries(&payload);
+            let is = [by_address(self) > before.1, has_address];
+            for (what, _) in BY_ADDRESS.into_iter().zip(is).filter(|(_, is)| *is) {
+                seen.accept(what);
+            }
         }
     }
 
@@ -165,23 +177,35 @@ fn has_entries(packet: &Packet) -> bool {
         && !StarEth::from(packet.irn).has(StarEth::MIGRATION)
 }
 
-/// Changes the address and the key of each work request of a payload.
+/// Whether the first work request of a payload has its address behind it.
+fn carries(payload: &[u8]) -> bool {
+    let first = payload.first_chunk::<{ Wqe::LEN }>().and_then(Wqe::read);
+    first.is_some_and(|entry| entry.flags & Wqe::CARRIED != 0)
+}
+
+/// Changes the addresses and keys of each work request of a payload.
 fn each_entry(payload: &mut [u8], mut change: impl FnMut(&mut u64, &mut u32)) {
     let mut rest = payload;
-    while let Some((head, after)) = rest.split_first_chunk_mut::<{ Wqe::LEN }>() {
+    while let Some((head, mut after)) = rest.split_first_chunk_mut::<{ Wqe::LEN }>() {
         let Some(mut entry) = Wqe::read(head) else { return };
         change(&mut entry.va, &mut entry.rkey);
         *head = entry.bytes();
+        if entry.flags & Wqe::CARRIED != 0 {
+            let Some((own, behind)) = after.split_first_chunk_mut::<{ Sge::LEN }>() else { return };
+            let Some(mut sge) = Sge::read(own) else { return };
+            change(&mut sge.addr, &mut sge.lkey);
+            (*own, after) = (sge.bytes(), behind);
+        }
         let inline = if entry.flags & Wqe::INLINE == 0 { 0 } else { entry.len.next_multiple_of(4) as usize };
-        let carried = if entry.op as u8 >= adverb_wire::star::Op::CompareSwap as u8 { 16 } else { inline };
-        let Some((_, next)) = after.split_at_mut_checked(carried) else { return };
+        let follows = if entry.op as u8 >= adverb_wire::star::Op::CompareSwap as u8 { 16 } else { inline };
+        let Some((_, next)) = after.split_at_mut_checked(follows) else { return };
         rest = next;
     }
 }
 
 fn run(input: &[u8], seen: &mut Seen) {
     let Some((which, input)) = input.split_first() else { return };
-    let mut scene = Scene::new(which & 1 == 1);
+    let mut scene = Scene::new(*which);
     scene.settle();
     for step in steps(input) {
         match step {
@@ -208,10 +232,10 @@ struct Conversation {
 }
 
 /// Between two NICs; the input has the peer's frames, and the tested node's posts where they were made.
-fn record(tests_server: bool, conversation: &Conversation) -> Vec<u8> {
-    let mut scene = Scene::new(tests_server);
+fn record(which: u8, conversation: &Conversation) -> Vec<u8> {
+    let mut scene = Scene::new(which);
     scene.w.keep_log = true;
-    let mut input = vec![u8::from(tests_server)];
+    let mut input = vec![which];
     lose(&mut scene.w, conversation.lose);
     scene.w.run(Duration::from_us(50));
     take_log(&mut scene, conversation.pair, &mut input);
@@ -268,15 +292,17 @@ const CONVERSATIONS: [Conversation; 9] = [
 ];
 
 fn seeds() -> Vec<(String, Vec<u8>)> {
-    let of = |tests_server: bool| {
-        let side = if tests_server { "server" } else { "client" };
-        CONVERSATIONS.iter().map(move |c| (format!("{side}-{}", c.name), record(tests_server, c)))
+    let of = |which: u8| {
+        let side = if which & SERVER != 0 { "server" } else { "client" };
+        let how = if which & CARRIED != 0 { "carried-" } else { "" };
+        CONVERSATIONS.iter().map(move |c| (format!("{side}-{how}{}", c.name), record(which, c)))
     };
-    of(true).chain(of(false)).collect()
+    [SERVER, 0, SERVER | CARRIED, CARRIED].into_iter().flat_map(of).collect()
 }
 
 fn expected() -> Vec<String> {
-    Opcode::all().filter(|opcode| opcode.is_of(Service::Star)).map(|opcode| format!("{opcode:?}")).collect()
+    let opcodes = Opcode::all().filter(|opcode| opcode.is_of(Service::Star));
+    opcodes.map(|opcode| format!("{opcode:?}")).chain(BY_ADDRESS.map(str::to_owned)).collect()
 }
 
 /// Both sides of StaR, from the hello on.
