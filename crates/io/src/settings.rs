@@ -552,7 +552,7 @@ mod tests {
             ("star_hold=5", "star_hold", Some("5"), HOLD),
             ("star_merge=yes", "star_merge", Some("yes"), SWITCH),
             ("star_burst=2", "star_burst", Some("2"), SWITCH),
-            ("star_single_answers=1", "star_single_answers", Some("1"), SWITCH),
+            ("star_single_answers=yes", "star_single_answers", Some("yes"), SWITCH),
             ("star_trust=on", "star_trust", Some("on"), TRUST),
             ("star_hold=61s", "star_hold", Some("61s"), HOLD),
             ("star_registry=0", "star_registry", Some("0"), REGISTRY),
