@@ -21,7 +21,7 @@
 //! terminal         a terminal to draw on: keys, size
 //! signals          SIGINT and SIGTERM to wait for; threads that take none; writing without SIGPIPE
 //! say              lines for the person who runs the program, which may be lost but harm nothing
-//! wake             bells for a process or thread that sleeps
+//! wake             bells and an alarm for a process or thread that sleeps
 //! lock             a lock that leans towards one thread
 //! spin             how long to look before sleeping
 //! faults capture   harm done to frames on demand; frames written for Wireshark

@@ -261,9 +261,10 @@ impl Client {
             By::Program => key.to_vec(),
         };
         let slots = u64::from(self.half.shape.slots);
-        if self.sent - self.gone >= u64::from(MESSAGES) * slots {
+        let most = u64::from(MESSAGES) * slots;
+        if self.sent - self.gone >= most {
             let deadline = self.half.rdma.now().await? + self.limit;
-            while self.sent - self.gone >= u64::from(MESSAGES) * slots {
+            while self.sent - self.gone >= most {
                 self.collect(deadline).await?;
             }
         }
