@@ -2,8 +2,9 @@
 //! when that moves, and may be had by who has no queue pair.
 //!
 //! They are drawn at random, so that one's own number tells nothing of others', or, for simulations, in
-//! order. A number that was given back rests for as long as possible, because late packets may still name
-//! it.
+//! order. Where there are many, a guess finds one in any case, and they are drawn from blocks, so that what
+//! is kept by number stays in a cache. A number that was given back rests for as long as possible, because
+//! late packets may still name it.
 
 use crate::error::Error;
 use crate::limits;
@@ -21,6 +22,12 @@ const RESTING_DRAWN: usize = 1 << 15;
 /// Draws before a number is looked for in order, behind the last one: only a table that is nearly full has so
 /// many misses.
 const DRAWS: u32 = 64;
+/// So many are drawn from all numbers: each has a cache line of the table of owners to itself, and so in any
+/// other table by number. With as many every 256th guess finds one.
+const SCATTERED: u32 = 256;
+/// Those beyond are drawn from a block of so many, until it has no more, then from another: 10,000 take up
+/// 60 KB of a table of words, not 640.
+const BLOCK: u16 = 64;
 
 /// Who has a number: the index of a queue pair, or of an endpoint whose queues no queue pair has, plus one.
 type Owner = u32;
@@ -55,8 +62,11 @@ struct Giving {
     generator: Option<Generator>,
     /// Where the search in order goes on.
     next: u16,
+    /// The block that numbers are drawn from where there are many: its first, by the low 16 bits.
+    block: u16,
 }
 
+const _: () = assert!(BLOCK.is_power_of_two(), "blocks fill the table");
 const _: () = assert!(limits::MAX_QP == 1 << 16, "a number has 16 bits of its own");
 
 impl Numbers {
@@ -77,6 +87,7 @@ impl Numbers {
                 resting: VecDeque::new(),
                 generator: seed.map(|seed| Generator::new(seed, Purpose::Numbers)),
                 next: reserved as u16,
+                block: 0,
             }),
         }
     }
@@ -106,11 +117,19 @@ impl Numbers {
 
     /// A number that is free. There is one.
     fn unused(&mut self) -> u16 {
-        let is_free = |owners: &[Owner], low: u16| owners.get(usize::from(low)).is_none_or(|o| *o == FREE);
+        let resting = self.giving.resting.len() as u32;
+        let had = limits::MAX_QP - self.first - self.free - resting;
         if let Some(generator) = &mut self.giving.generator {
+            // The one that is being handed out is counted.
+            if had > SCATTERED
+                && let Some(low) = free_in_block(&self.owners, self.giving.block, generator.word() as u16)
+            {
+                return low;
+            }
             for _ in 0..DRAWS {
                 let low = generator.word() as u16;
                 if is_free(&self.owners, low) {
+                    self.giving.block = low & !(BLOCK - 1);
                     return low;
                 }
             }
@@ -180,10 +199,20 @@ impl Numbers {
     }
 }
 
+/// Whether nobody has a number, by its low 16 bits, and one may have it.
+fn is_free(owners: &[Owner], low: u16) -> bool {
+    owners.get(usize::from(low)).is_none_or(|owner| *owner == FREE)
+}
+
+/// A free number of the block that begins at `block`, from one drawn on.
+fn free_in_block(owners: &[Owner], block: u16, drawn: u16) -> Option<u16> {
+    (0..BLOCK).map(|n| block | drawn.wrapping_add(n) & (BLOCK - 1)).find(|low| is_free(owners, *low))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet};
 
     fn is_had(numbers: &Numbers, number: u32) -> bool {
         numbers.owner(QpNumber::new(number)) < limits::MAX_QP
@@ -230,7 +259,7 @@ mod tests {
             let mut rng = fastrand::Rng::with_seed(seed);
             let base = if seed % 2 == 0 { 0 } else { 9 << 16 };
             let mut numbers = Numbers::new(base, None);
-            let mut model = std::collections::BTreeMap::new();
+            let mut model = BTreeMap::new();
             let mut next = 0;
             for _ in 0..200 {
                 let had: Vec<u32> = model.keys().copied().collect();
@@ -289,12 +318,41 @@ mod tests {
     #[test]
     fn drawn_numbers_spread_and_their_neighbours_tell_nothing() {
         let mut numbers = Numbers::new(0, Some(Seed::from(3)));
-        let all: Vec<_> = (0..5000).map(|n| numbers.allocate(n).unwrap().get()).collect();
+        let mut all = Vec::new();
+        // As many as are there at once without blocks, 20 times, since those before rest.
+        for _ in 0..20 {
+            let some: Vec<_> = (0..SCATTERED).map(|n| numbers.allocate(n).unwrap()).collect();
+            some.iter().for_each(|number| numbers.release(*number));
+            all.extend(some.iter().map(|number| number.get()));
+        }
         for bit in 0..16 {
             let ones = all.iter().filter(|number| *number >> bit & 1 == 1).count();
-            assert!((2250..2750).contains(&ones), "bit {bit}: {ones}");
+            assert!((2330..2790).contains(&ones), "bit {bit}: {ones}");
         }
         let steps: BTreeSet<_> = all.windows(2).map(|w| w[1].wrapping_sub(w[0])).collect();
         assert!(steps.len() > 4500, "{}", steps.len());
+    }
+
+    #[test]
+    fn many_numbers_share_the_lines_of_a_table() {
+        const LINE: u32 = 16;
+        let mut numbers = Numbers::new(0, Some(Seed::from(4)));
+        let all: Vec<_> = (0..10_000).map(|n| numbers.allocate(n).unwrap()).collect();
+        let mut lines = BTreeMap::new();
+        for number in &all {
+            *lines.entry(number.get() / LINE).or_insert(0_u32) += 1;
+        }
+        // Those without a block lie alone, the others fill theirs.
+        assert!(lines.len() < 256 + 10_000 / 16 + 40, "{} lines", lines.len());
+        // Blocks lie anywhere, and a block's numbers come in no order.
+        let last: Vec<_> = all[9_000..].iter().map(|number| number.get()).collect();
+        let blocks: BTreeSet<_> = last.iter().map(|number| number / u32::from(BLOCK)).collect();
+        let far = blocks.last().unwrap() - blocks.first().unwrap();
+        assert!(blocks.len() > 10 && far > limits::MAX_QP / u32::from(BLOCK) / 2, "{blocks:?}");
+        assert!(last.windows(2).filter(|w| w[0] + 1 == w[1]).count() < 300);
+        // When most have gone, those that come are anywhere again.
+        all[100..].iter().for_each(|number| numbers.release(*number));
+        let new: BTreeSet<_> = (0..100).map(|n| numbers.allocate(n).unwrap().get() / LINE).collect();
+        assert!(new.len() > 90, "{} lines", new.len());
     }
 }

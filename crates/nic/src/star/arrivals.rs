@@ -46,6 +46,7 @@ impl Nic {
                     self.state.counters.drop_wrong_service += 1;
                     return true;
                 };
+                star.stateless.prefetch(packet);
                 let state = &mut self.state;
                 let eth = StarEth::from(packet.irn);
                 if operation == Operation::GetData

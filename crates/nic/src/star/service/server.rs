@@ -319,7 +319,7 @@ impl Server {
             dma::write(self.requests.span(start, len), payload, 0, len);
         }
         self.waiting.push_back(Waiting { reply, len: len as u32, buffer });
-        self.history.keep(place, reply.identity(), 0);
+        self.history.keep(place, reply.identity(), 0, clock(now));
         counters.star_executed += 1;
         None
     }

@@ -26,7 +26,7 @@ use crate::counters::Counters;
 use crate::frame::TxFrame;
 use crate::ids::PdId;
 use crate::limits::{MAX_QP, MAX_STAR_ANSWERS, MAX_STAR_ATOMICS};
-use crate::memory::{Memory, Payload, QueueMemory, RemoteRight, dma};
+use crate::memory::{Memory, Payload, QueueMemory, RemoteRight, dma, prefetch};
 use crate::random::{Generator, Purpose, Seed};
 use adverb_wire::star::{self, Answer, Grant, Merged, Op, Place, Stamp, StarEth, Ticket, Verdict};
 use adverb_wire::{Bth, Flow, Gid, Instant, Key, Opcode, Operation, Packet, Psn, QpNumber, Service};
@@ -152,6 +152,16 @@ fn no_lives() -> Box<[u32; MAX_QP as usize]> {
     lives.try_into().unwrap_or_else(|_| unreachable!("a slice of {MAX_QP} words"))
 }
 
+/// What tells an RD from all others, by the incarnation that its ticket shows.
+fn identity(packet: &Packet, incarnation: u8) -> Identity {
+    let sequence = if is_of_sends(packet) { OF_SENDS } else { 0 };
+    Identity {
+        queue: u32::from(incarnation) << 24 | packet.bth.dest_qp.get(),
+        psn: packet.bth.psn.get() | sequence,
+        deadline: star::deadline(&packet.reth),
+    }
+}
+
 /// Of a number's lives, as its tickets tell them: a byte that they show, never 0, and the rest, which their
 /// seal covers. So a ticket is not good again when the byte comes round.
 fn told(lives: u32) -> (u8, u32) {
@@ -223,6 +233,17 @@ impl Stateless {
             return None;
         }
         Some(grant)
+    }
+
+    /// Asks for what the packet's number and its place in the history lead to, where memory is far and the
+    /// ticket is to be opened first.
+    #[inline]
+    pub fn prefetch(&self, packet: &Packet) {
+        prefetch(&self.lives[slot(packet.bth.dest_qp)]);
+        if packet.bth.opcode.operation() == Operation::RemoteData {
+            let shown = Grant::of_word(packet.ticket.word);
+            self.history.prefetch(identity(packet, shown.incarnation));
+        }
     }
 
     /// Takes in an RD or GD: executes it, and has an answer ready for it, whatever came of it. `host` are the
@@ -396,12 +417,7 @@ impl Stateless {
         check_form(packet, grant, payload.len(), Op::Write, Grant::WRITE, counters)?;
         self.is_timely(now, packet, counters)?;
         let number = packet.bth.dest_qp;
-        let sequence = if is_of_sends(packet) { OF_SENDS } else { 0 };
-        let identity = Identity {
-            queue: u32::from(grant.incarnation) << 24 | number.get(),
-            psn: packet.bth.psn.get() | sequence,
-            deadline: star::deadline(&packet.reth),
-        };
+        let identity = identity(packet, grant.incarnation);
         let found = match self.history.find(identity, clock(now)) {
             Found::Executed(order) => {
                 counters.star_duplicate += 1;
@@ -447,7 +463,7 @@ impl Stateless {
             }
         }
         self.order = self.order.wrapping_add(1);
-        self.history.keep(found, identity, self.order);
+        self.history.keep(found, identity, self.order, clock(now));
         counters.star_executed += 1;
         Ok(self.order)
     }
