@@ -14,7 +14,7 @@ from suite_rdmacm import TCP, UDP, alive, listens
 SERVER, CLIENT = 0, 1
 SIDES = ("--serve", "--to")
 KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
-# A DREQ is repeated for 98 s.
+# A DREQ is repeated for 66 s or 98 s.
 LONG_S = 400
 # What two rxe's were told, by scenario.
 REFERENCES = {}

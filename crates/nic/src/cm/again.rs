@@ -36,14 +36,13 @@ impl Cm {
             // A peer that has kept the request has been patient itself.
             begun + if has_another { PATIENCE } else { BRIEFLY }
         });
-        let retries = self.config.retries;
         let Some(connection) = self.table.get(id) else { return false };
         connection.patience = Some(until);
         if now >= until {
             return false;
         }
         // The peer is there, so that its silence is counted anew.
-        connection.tries = retries + 1;
+        connection.tries = connection.retries + 1;
         self.counters.cm_asked_again += 1;
         self.table.set_deadline(id, now + INTERVAL);
         true

@@ -15,6 +15,13 @@ pub(super) fn time(exponent: u8, max: u8) -> Duration {
     Duration::from_ns(4096 << exponent.min(max))
 }
 
+/// After how long the one who was asked repeats its REP and its DREQ: the time in which the requester says
+/// that it answers (IBTA 12.7, Local CM Response Timeout), in milliseconds as Linux's ib_cm rounds it: 4096
+/// for rdma_cm's 20, and at least one.
+fn repeats_after(exponent: u8) -> Duration {
+    Duration::from_ms(1 << exponent.min(exponents::RESPONSE_MAX).saturating_sub(8))
+}
+
 fn offer_of(side: &Side) -> Offer {
     Offer {
         qpn: side.qpn,
@@ -147,8 +154,8 @@ impl Cm {
         connection.state = State::ReqReceived;
         connection.transaction = transaction;
         connection.waits = Some(listener);
-        let answers_within = time(req.local_timeout, exponents::RESPONSE_MAX);
-        connection.interval = answers_within.max(self.config.response);
+        connection.interval = repeats_after(req.local_timeout);
+        connection.retries = req.max_cm_retries;
         self.table.set_peer(id, false, Some((req.side.ca_guid, req.side.qpn)));
         self.counters.cm_requests += 1;
         let mut private = Private::default();

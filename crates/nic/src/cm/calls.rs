@@ -95,6 +95,7 @@ impl Cm {
         connection.transaction = u64::from(agent) << 32 | u64::from(id.0);
         connection.qpn = connect.offer.qpn;
         connection.interval = response;
+        connection.retries = max_cm_retries;
         connection.asked = Some((connect.service.port, now));
         let req = Req {
             local_id: id.0,
@@ -268,7 +269,7 @@ impl Cm {
         Ok(())
     }
 
-    /// Tells the peer of a request that nobody waits for its answer: it has timed out.
+    /// Tells the peer that nobody waits for its answer to a REQ or a REP: it has timed out.
     pub(super) fn give_up(&mut self, id: ConnectionId) {
         let ca_guid = self.config.ca_guid;
         let Some(connection) = self.table.get(id) else { return };
@@ -283,8 +284,7 @@ impl Cm {
             info,
             private: Private::default(),
         };
-        let (to, transaction) = (connection.peer, connection.transaction);
-        self.send(to, transaction, Message::Rej(rej));
+        self.send_kept(id, Message::Rej(rej));
     }
 
     /// Changes what events of a connection bring back, those that wait included.

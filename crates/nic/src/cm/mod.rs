@@ -49,7 +49,7 @@ pub(crate) mod exponents {
     pub const MRA: u8 = 24;
     /// A peer's MRA asks for no more than this: 137 seconds.
     pub const MRA_MAX: u8 = 25;
-    /// A peer's own time to answer is taken for no more than this: 69 seconds.
+    /// A peer's own time to answer is taken for no more than this: 66 seconds.
     pub const RESPONSE_MAX: u8 = 24;
 }
 
@@ -60,9 +60,10 @@ pub struct CmConfig {
     pub slot: u8,
     /// The adapter's GUID: one for all processes of an address.
     pub ca_guid: u64,
-    /// After so long without an answer a message is repeated: 6.1 s, which is Linux's.
+    /// After so long without an answer who asked repeats a message: 6.1 s, which is Linux's. Who was asked
+    /// repeats as the request says.
     pub response: Duration,
-    /// So often.
+    /// So often; 15 at most.
     pub retries: u8,
     /// How long packets of an ended connection may be on their way.
     pub timewait: Duration,
@@ -225,9 +226,8 @@ impl Cm {
 
     /// Sends a connection's message, and repeats it until another deadline is set.
     fn send_repeated(&mut self, now: Instant, id: ConnectionId, message: Message) {
-        let retries = self.config.retries;
         let Some(connection) = self.table.get(id) else { return };
-        connection.tries = retries;
+        connection.tries = connection.retries;
         let at = now + connection.interval;
         self.send_kept(id, message);
         self.table.set_deadline(id, at);

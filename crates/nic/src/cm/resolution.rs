@@ -21,12 +21,13 @@ impl Cm {
     /// [`What::Unreachable`].
     pub fn resolve(&mut self, now: Instant, resolve: &Resolve<'_>) -> Result<ConnectionId, CmError> {
         let private = with_header((resolve.src, resolve.src_port, resolve.dst), resolve.private)?;
-        let (agent, response) = (self.agent, self.config.response);
+        let (agent, response, retries) = (self.agent, self.config.response, self.config.retries);
         let connection = self.table.insert(resolve.dst, resolve.cookie).ok_or(CmError::TableFull)?;
         let id = connection.id;
         connection.state = State::SidrSent;
         connection.transaction = u64::from(agent) << 32 | u64::from(id.0);
         connection.interval = response;
+        connection.retries = retries;
         connection.asked = Some((resolve.service.port, now));
         let service_id = resolve.service.id();
         let req = SidrReq { request_id: id.0, pkey: PKEY, service_id, private };

@@ -77,6 +77,8 @@ pub(super) struct Connection {
     pub peer_qpn: QpNumber,
     /// It counts against this listener's backlog.
     pub waits: Option<ListenerId>,
+    /// How often each of its messages is repeated.
+    pub retries: u8,
     /// Repeats that are left.
     pub tries: u8,
     /// The peer's port, of who asked, and when.
@@ -151,6 +153,7 @@ impl Table {
             qpn: QpNumber::default(),
             peer_qpn: QpNumber::default(),
             waits: None,
+            retries: 0,
             tries: 0,
             asked: None,
             patience: None,
