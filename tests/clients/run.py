@@ -21,6 +21,7 @@ import starve
 import suite_addresses
 import suite_chain
 import suite_copies
+import suite_crates
 import suite_ecn
 import suite_facade
 import suite_faults
@@ -52,7 +53,7 @@ import suite_wheels
 import suite_xchannel
 
 SUITES = (suite_run, suite_facade, suite_copies, suite_observe, suite_utils, suite_perftest, suite_rdmacm,
-          suite_addresses, suite_programs, suite_wheels, suite_qemu, suite_iser, suite_faults, suite_irn,
+          suite_addresses, suite_programs, suite_wheels, suite_crates, suite_qemu, suite_iser, suite_faults, suite_irn,
           suite_star, suite_star_registry, suite_stores, suite_switch, suite_chain, suite_switch_netns,
           suite_switch_noise, suite_switch_packets, suite_older, suite_netns, suite_ecn, suite_memcheck,
           suite_xchannel, suite_memcached, suite_pyverbs, suite_pyverbs_star, suite_releases, suite_valkey)

@@ -32,8 +32,13 @@ def environment(engine):
         known = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True, check=False).stdout
         if library not in known:
             raise Skip(f"{library} is not installed, which the wheel needs")
-    wanted, folder = WHEELS[engine], os.path.join(WORK, "wheels-" + engine)
-    python, mark = os.path.join(folder, "bin", "python"), os.path.join(folder, "has " + " ".join(WHEELS[engine]))
+    return python_with("wheels-" + engine, WHEELS[engine])
+
+
+def python_with(name, wanted):
+    """A Python of this name with these wheels, made once; Skip where they do not come."""
+    folder = os.path.join(WORK, name)
+    python, mark = os.path.join(folder, "bin", "python"), os.path.join(folder, "has " + " ".join(wanted))
     if os.path.exists(mark):
         return python
     shutil.rmtree(folder, ignore_errors=True)
