@@ -4,11 +4,14 @@
 //! Each process leaves word in its entry of the table: as of when it had dealt with everything in its rings,
 //! and in its socket; and whether its progress thread rests, which a datagram would end. What was sent before
 //! such a time and has no answer is lost. A process that is runnable but does not run leaves no word.
+//!
+//! A switch's process between the two may lack a processor as well, and then all that is under way waits for
+//! it, whatever the peer does.
 
 use crate::directory::{Member, Neighbour, Slot, View, Word};
 use crate::rings::Rings;
 use adverb_nic::{Overdue, Silence};
-use adverb_os::sys::{ThreadState, thread_state};
+use adverb_os::sys::{ThreadState, thread_ran, thread_state};
 use adverb_wire::{Duration, Gid, Instant};
 use std::path::PathBuf;
 
@@ -41,8 +44,8 @@ struct Signs {
     rests: bool,
     /// The way is a socket's: frames can be lost there, and be late to leave.
     by_socket: bool,
-    /// This process came late to its timer.
-    own_late: bool,
+    /// This process came late to its timer, or the switch between the two had no processor.
+    way_late: bool,
 }
 
 impl Signs {
@@ -53,7 +56,7 @@ impl Signs {
             State::Lives(thread) => thread,
         };
         match (self.by_socket, self.rests) {
-            (true, _) if self.own_late => Silence::Late,
+            (true, _) if self.way_late => Silence::Late,
             _ if self.answered => Silence::Heard,
             (false, true) => Silence::Heard,
             (false, false) => Silence::Unread,
@@ -71,6 +74,31 @@ fn is_late(now: Instant, overdue: &Overdue) -> bool {
     now.since(overdue.due) > SLACK.max(Duration::from_ps(timeout.as_ps() / 2))
 }
 
+/// What was seen last of a switch's process: how long it has had a processor, and by when it had it all.
+#[derive(Clone, Copy, Debug)]
+struct Between {
+    pid: u32,
+    ran_ns: u64,
+    by: Instant,
+}
+
+impl Between {
+    /// What a look finds at this time. Of one that nobody has looked at, it is not known when it ran.
+    fn look(last: Option<Between>, pid: u32, ran_ns: u64, now: Instant) -> Between {
+        let by = match last {
+            Some(last) if last.pid == pid && last.ran_ns == ran_ns => last.by,
+            Some(last) if last.pid == pid => now,
+            _ => Instant::ZERO,
+        };
+        Between { pid, ran_ns, by }
+    }
+
+    /// Whether it wants a processor, and had none after this time.
+    fn is_late(self, state: ThreadState, since: Instant) -> bool {
+        state == ThreadState::Runnable && self.by <= since
+    }
+}
+
 /// What is known of the processes that peers live in.
 #[derive(Debug)]
 pub struct Lives {
@@ -81,12 +109,13 @@ pub struct Lives {
     neighbours: Vec<(Gid, Instant, Option<Neighbour>)>,
     /// What the kernel said last, of whom, and when.
     last: Option<(Gid, Slot, Instant, State)>,
+    between: Option<Between>,
 }
 
 impl Lives {
     /// Of processes that meet in a directory.
     pub fn new(own: Gid, directory: PathBuf, epoch_ns: u64) -> Lives {
-        Lives { own, directory, epoch_ns, neighbours: Vec::new(), last: None }
+        Lives { own, directory, epoch_ns, neighbours: Vec::new(), last: None, between: None }
     }
 
     /// A time of this process as every process of the host knows it.
@@ -100,10 +129,24 @@ impl Lives {
         state_of(&member.view(), slot) == State::Lives(ThreadState::Runnable)
     }
 
-    /// Why an acknowledgement is overdue.
-    pub fn judge(&mut self, rings: &mut Rings, now: Instant, overdue: &Overdue, by_socket: bool) -> Silence {
-        let own_late = is_late(now, overdue);
-        let nothing = if by_socket && own_late { Silence::Late } else { Silence::Unknown };
+    /// Whether a switch's process, whose first thread takes frames, wants a processor and had none since.
+    fn waits_for_processor(&mut self, pid: u32, now: Instant, since: Instant) -> bool {
+        self.between = thread_ran(pid, pid).map(|ran_ns| Between::look(self.between, pid, ran_ns, now));
+        self.between.is_some_and(|between| between.is_late(thread_state(pid, pid), since))
+    }
+
+    /// Why an acknowledgement is overdue. `switch` is the process of the one that the frames go through.
+    pub fn judge(
+        &mut self,
+        rings: &mut Rings,
+        now: Instant,
+        overdue: &Overdue,
+        by_socket: bool,
+        switch: Option<u32>,
+    ) -> Silence {
+        let is_held = switch.is_some_and(|pid| self.waits_for_processor(pid, now, overdue.since));
+        let way_late = is_held || is_late(now, overdue);
+        let nothing = if by_socket && way_late { Silence::Late } else { Silence::Unknown };
         let Some(slot) = Slot::new((overdue.peer.get() >> 16) as u8) else { return nothing };
         let slack = SLACK.min(Duration::from_ps(overdue.due.since(overdue.since).as_ps() / 4));
         let since_ns = self.host_ns(overdue.since + slack);
@@ -130,7 +173,7 @@ impl Lives {
         }
         let rests = if by_socket { view.word(slot, Word::Rests) != 0 } else { view.is_armed(slot) };
         let read = !by_socket && rings.has_read(slot, overdue.since, now);
-        Signs { state, answered: word_ns >= since_ns || read, rests, by_socket, own_late }.judge()
+        Signs { state, answered: word_ns >= since_ns || read, rests, by_socket, way_late }.judge()
     }
 }
 
@@ -175,9 +218,9 @@ mod tests {
         use Silence::{Gone, Heard, Late, Stopped, Unread};
         use ThreadState::{Runnable, Sleeping, Unknown};
         let lives = State::Lives;
-        // By the socket, answered, rests, late itself.
+        // By the socket, answered, rests, late itself or held up by the switch.
         let (ring, socket) = (false, true);
-        for (state, by_socket, answered, rests, own_late, expected) in [
+        for (state, by_socket, answered, rests, way_late, expected) in [
             // What the kernel says goes before all.
             (State::Gone, ring, true, true, true, Gone),
             (State::Gone, socket, false, false, true, Gone),
@@ -199,8 +242,36 @@ mod tests {
             // Who was late has perhaps sent late.
             (lives(Runnable), socket, true, false, true, Late),
         ] {
-            let signs = Signs { state, answered, rests, by_socket, own_late };
+            let signs = Signs { state, answered, rests, by_socket, way_late };
             assert_eq!(signs.judge(), expected, "{signs:?}");
+        }
+    }
+
+    #[test]
+    fn a_switch_that_runs_excuses_nothing() {
+        use ThreadState::{Runnable, Sleeping, Stopped, Unknown};
+        let ms = |n: u64| Instant::from_ns(n * 1_000_000);
+        // Looks at a switch: when, its process, and how long that has run.
+        let looks = |looks: &[(u64, u32, u64)]| {
+            let each = |last, &(at, pid, ran)| Some(Between::look(last, pid, ran, ms(at)));
+            looks.iter().fold(None, each).unwrap()
+        };
+        for (seen, state, since, expected) in [
+            // Nobody has looked before.
+            (&[(10, 7, 5)][..], Runnable, 3, true),
+            (&[(10, 7, 5)], Sleeping, 3, false),
+            // It has not run since.
+            (&[(10, 7, 5), (77, 7, 5)], Runnable, 10, true),
+            (&[(10, 7, 5), (77, 7, 6), (150, 7, 6)], Runnable, 80, true),
+            (&[(10, 7, 5), (77, 7, 5)], Stopped, 10, false),
+            (&[(10, 7, 5), (77, 7, 5)], Unknown, 10, false),
+            // It has.
+            (&[(10, 7, 5), (77, 7, 6)], Runnable, 10, false),
+            (&[(10, 7, 5), (77, 7, 6), (90, 7, 6)], Runnable, 30, false),
+            // Another's process.
+            (&[(10, 7, 5), (77, 8, 6)], Runnable, 30, true),
+        ] {
+            assert_eq!(looks(seen).is_late(state, ms(since)), expected, "{seen:?} {state:?} {since}");
         }
     }
 

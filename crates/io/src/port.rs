@@ -370,7 +370,8 @@ impl Port {
             PathId(slot @ 1..=254) => self.diverted.iter().any(|of| u16::from(of.get()) == slot),
             _ => return Silence::Unknown,
         };
-        self.lives.judge(&mut self.rings, now, overdue, by_socket)
+        let switch = if by_socket { self.udp.switch() } else { None };
+        self.lives.judge(&mut self.rings, now, overdue, by_socket, switch)
     }
 
     /// To be called when nothing happens: puts capture and notes on disk, lets go of dead processes' rings.

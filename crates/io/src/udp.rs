@@ -74,6 +74,14 @@ impl Udp {
         matches!(self.way, Way::Via(_))
     }
 
+    /// The process of the switch that frames go to, if it is on this host.
+    pub fn switch(&self) -> Option<u32> {
+        match &self.way {
+            Way::Sockets(_) => None,
+            Way::Via(via) => via.process(),
+        }
+    }
+
     /// Whether a switch decides atomics to this address, and sends them on as WRITEs.
     pub fn decides_atomics(&self) -> bool {
         match &self.way {

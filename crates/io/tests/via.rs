@@ -4,12 +4,13 @@
 
 use adverb_io::program::Programs;
 use adverb_io::{Host, Settings};
-use adverb_rdma::{Access, Caps, Connect, Duration, Error, Rdma, Region, Remote};
+use adverb_rdma::{Access, Caps, Connect, Duration, Error, Rdma, Region, Remote, Status};
 use adverb_switchd::{Config, Process, Question, Stopper, control};
 use serde_json::Value;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -210,4 +211,76 @@ fn what_is_wrong_with_a_way_through_a_switch_is_said() {
     assert!(none.contains("sw9") && none.contains("adverb switch run"), "{none}");
     assert!(open("via=sw0").contains("needs an address="));
     assert!(open("address=0.0.0.0,via=sw0").contains("no host's address"));
+}
+
+/// A peer that lives, until it is told that all is over.
+async fn stay(rdma: Rdma, name: String, over: &AtomicBool) -> Result<(), Error> {
+    let pd = rdma.create_pd().await?;
+    let cq = rdma.create_cq(64).await?;
+    let memory = pd.region(64, ALL).await?;
+    let listener = rdma.listen(&name).await?;
+    let asked = listener.accept().await?;
+    let qp = pd.create_rc(&cq, Caps::default()).await?;
+    let _line = asked.accept(&qp, &memory.remote().to_bytes(), &Connect::default()).await?;
+    while !over.load(Ordering::Acquire) {
+        rdma.sleep(Duration::from_ms(1)).await?;
+    }
+    Ok(())
+}
+
+/// One WRITE; how it ends.
+async fn write_once(rdma: Rdma, name: String, how: Connect) -> Result<(), Error> {
+    let pd = rdma.create_pd().await?;
+    let cq = rdma.create_cq(64).await?;
+    let memory = pd.region(64, ALL).await?;
+    let qp = pd.create_rc(&cq, Caps::default()).await?;
+    let patience = rdma.now().await? + Duration::from_ms(20_000);
+    let (_line, told) = qp.connect(&name, &memory.remote().to_bytes(), &how, Some(patience)).await?;
+    let peer = Remote::from_bytes(&told).ok_or(Error::Garbled("a region"))?;
+    qp.write((&memory, 0), 8, (&peer, 0)).await.map(drop)
+}
+
+/// Where a port loses all that is for its processes, or all that they say, a request leaves once and once
+/// more for each retry, and fails when as many timeouts are over. A host that was late to one excuses it.
+#[test]
+fn who_is_cut_off_is_tried_as_often_as_configured() {
+    for (direction, timeout, retries) in [("tx", 14, 7), ("tx", 16, 2), ("tx", 17, 0), ("rx", 16, 2)] {
+        let faults = format!("faults = {{ loss = 1.0, direction = '{direction}' }}");
+        let text = format!("[[port]]\naddress = '10.9.0.1'\n{faults}");
+        let running = Running::start(&format!("cut-off-{direction}-{retries}"), &text);
+        let (name, over) = (rendezvous(), AtomicBool::new(false));
+        let there = name.clone();
+        let (took, port, [counted, excused]) = std::thread::scope(|scope| {
+            let serving = scope.spawn(|| {
+                let programs = running.open("10.9.0.1");
+                programs.block_on(stay(Rdma::new(programs.clone()), there, &over))
+            });
+            let programs = running.open("10.9.0.2");
+            let how = Connect { timeout, retries, ..Connect::default() };
+            let begun = Instant::now();
+            let ended = programs.block_on(write_once(Rdma::new(programs.clone()), name, how));
+            let took = begun.elapsed();
+            // A port goes with its processes.
+            let ports = running.show()["ports"].as_array().unwrap().clone();
+            let port = ports.into_iter().find(|port| port["address"] == "10.9.0.1").unwrap();
+            over.store(true, Ordering::Release);
+            assert_eq!(serving.join().unwrap(), Ok(()));
+            let failed = matches!(ended, Err(Error::Failed { status: Status::TransportRetryExceeded, .. }));
+            assert!(failed, "{direction} {retries}: {ended:?}");
+            let text = programs.host().counters_text();
+            let count = |name: &str| {
+                let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+                line.map_or(0, |count| count.trim().parse::<u64>().unwrap())
+            };
+            (took, port, ["timeouts", "timeouts_excused"].map(count))
+        });
+        let tries = u64::from(retries) + 1;
+        assert_eq!(counted, tries, "{direction} {retries}: {excused} excused");
+        let wait = std::time::Duration::from_nanos(4096 << timeout);
+        let longest = wait * (tries + excused) as u32 + std::time::Duration::from_secs(3);
+        assert!((wait * tries as u32..longest).contains(&took), "{direction} {retries}: {took:?}, {excused}");
+        assert_eq!(port["tx_frames"], tries + excused, "{direction} {retries}: {port}");
+        let lost = port[format!("{direction}_faults")]["lost"].as_u64();
+        assert!(lost == Some(tries + excused) || direction == "rx" && lost > Some(0), "{port}");
+    }
 }

@@ -35,7 +35,8 @@ pub enum Silence {
     Unknown,
     /// The peer lives, but has not read, or not finished with, what it was sent.
     Unread,
-    /// One of the two ends had no processor since; whether anything was lost is not known.
+    /// One of the two ends, or a switch's process between them, had no processor since; whether anything was
+    /// lost is not known.
     Late,
     /// The peer has dealt with all that came.
     Heard,

@@ -72,7 +72,7 @@ fn each_silence_and_what_it_costs() {
             (Silence::Gone, 100, 110, "the peer's process has ended"),
             // As long as it is excused, and then the same.
             (Silence::Unread, 270, 420, "the peer's process lives, but had no processor"),
-            (Silence::Late, 270, 420, "the peer's process lives, but had no processor"),
+            (Silence::Late, 270, 420, "the peer's process lives, but it, this one, or a switch"),
         ] {
             let mut t = Trial::new(irn, TOLERANCE);
             t.w.ask = Some(Box::new(move |_, _| silence));

@@ -117,6 +117,14 @@ impl Stream {
 }
 
 impl Link {
+    /// The process at the other end, if it is of this host and can be seen.
+    pub fn process(&self) -> Option<u32> {
+        match self {
+            Link::Local(channel) => channel.peer().ok().map(|peer| peer.pid),
+            Link::Remote(_) => None,
+        }
+    }
+
     /// Sends one message. Where the kernel takes no more, an error says so, and nothing is sent.
     pub fn send(&mut self, message: &[u8]) -> io::Result<()> {
         match self {

@@ -307,6 +307,12 @@ fn state_in(stat: &[u8]) -> ThreadState {
     }
 }
 
+/// How long a thread has had a processor, in ns. None if it has ended, or the kernel does not say.
+pub fn thread_ran(pid: u32, tid: u32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat")).ok()?;
+    text.split_whitespace().next()?.parse().ok()
+}
+
 /// When a process was begun, in ticks since the machine was: with its number, no other process's. None if it
 /// has ended, or `/proc` hides it.
 pub fn process_begun(pid: u32) -> Option<u64> {
@@ -395,6 +401,17 @@ pub fn prefer_short_turns(slice: Duration) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_that_runs_is_seen_to_run() {
+        let (pid, tid) = (std::process::id(), thread_id());
+        let before = thread_ran(pid, tid).expect("the kernel counts");
+        // A thread that has a processor is counted at each tick.
+        while thread_ran(pid, tid) == Some(before) {
+            std::hint::spin_loop();
+        }
+        assert_eq!(thread_ran(pid, u32::MAX), None);
+    }
 
     #[test]
     fn a_connection_that_is_reset_tells_who_has_not_yet_read() {

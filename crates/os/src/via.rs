@@ -392,6 +392,11 @@ impl Via {
         self.link.as_ref().map_or(-1, Link::fd)
     }
 
+    /// The switch's process, if it is on this host, can be seen and is there.
+    pub fn process(&self) -> Option<u32> {
+        self.link.as_ref().and_then(Link::process)
+    }
+
     /// When a switch that is gone is to be looked for.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.link.is_none().then_some(self.look_at)

@@ -64,9 +64,13 @@ fn rule_of_silence(silence: Silence) -> &'static str {
             "the peer's process has ended, and did not acknowledge within the timeout, retry count times \
                 over (IBTA 9.7.6.1.3)"
         }
-        Silence::Unread | Silence::Late => {
+        Silence::Unread => {
             "the peer's process lives, but had no processor for longer than is waited for, and then for the \
                 timeout, retry count times over (IBTA 9.7.6.1.3)"
+        }
+        Silence::Late => {
+            "the peer's process lives, but it, this one, or a switch between them had no processor for \
+                longer than is waited for, and then for the timeout, retry count times over (IBTA 9.7.6.1.3)"
         }
     }
 }
