@@ -2,6 +2,7 @@
 forwards, marks, trims and decides, loss on its ports, and its end by SIGKILL under load. Every case says what the switch
 counted. What a case is about must have happened: atomics that the switch decided, packets that it marked."""
 
+import contextlib
 import json
 import os
 import re
@@ -11,7 +12,7 @@ import subprocess
 import tempfile
 import time
 
-from harness import ADVERB, TARGET, Case, Fail, Skip, compile_c, read_counters, require, require_text
+from harness import ADVERB, TARGET, WORK, Case, Fail, Skip, compile_c, read_counters, require, require_text
 from suite_perftest import LOSSY_TIMEOUT, expect_results, program
 from suite_pyverbs import CLASS_SECONDS, Results, expect_as_plain, prepared
 from suite_utils import PINGPONGS, pingpong
@@ -47,6 +48,8 @@ KILLS, MANY_KILLS = 3, 100
 # What each client of words.c has under way.
 DEPTH = 8
 AWAY_S, LOADED_S = 0.1, 0.3
+# How long a switch may take to say what it knows, and to end, where a case has failed.
+AWAIT_S = 10
 # The share of atomics that the switch decides once it knows their word.
 STEADY = 0.99
 
@@ -377,6 +380,32 @@ def recorded(room):
     replays_the_same(room, switch, 2, names)
 
 
+@contextlib.contextmanager
+def kept(room, switch):
+    """Where what is done within fails, all that there is to look at is kept, at a path that is named: what the switch says of
+    itself, its recording, and what each process has said."""
+    try:
+        yield
+    except Fail as why:
+        folder = os.path.join(WORK, "kept", f"{os.path.basename(room.dir)}-{time.time_ns() // 1000000}")
+        os.makedirs(os.path.dirname(folder), exist_ok=True)
+        for name, words in (("trace.txt", ("trace",)), ("show.json", ("show", "--json"))):
+            with open(room.path(name), "w") as f:
+                try:
+                    subprocess.run([ADVERB, "switch", *words], env=dict(os.environ, **switch.env), stdout=f,
+                                   stderr=subprocess.STDOUT, check=False, timeout=AWAIT_S)
+                except subprocess.TimeoutExpired:
+                    f.write(f"the switch has said nothing for {AWAIT_S} s\n")
+        # A recording is whole when its switch has ended.
+        switch.proc.kill(signal.SIGTERM)
+        try:
+            switch.proc.popen.wait(timeout=AWAIT_S)
+        except subprocess.TimeoutExpired:
+            room.note("the switch did not end; its recording may lack its last moment")
+        shutil.copytree(room.dir, folder)
+        raise Fail(f"{why}\nkept in {folder}: {', '.join(sorted(os.listdir(folder)))}") from None
+
+
 def reloaded(room):
     """A switch that is given other files under load: programs that stay know their words, one that is told something else
     begins anew, a bad file changes nothing; words come out right, and the recording has it all."""
@@ -413,11 +442,12 @@ def reloaded(room):
         for proc in procs:
             proc.kill(signal.SIGTERM)
 
-    words(room, switch, 4, room.case.seconds, during)
-    switch.counters()
-    room.note(f"{changes} files taken")
-    switch.proc.kill(signal.SIGTERM)
-    room.expect_success(switch.proc)
+    with kept(room, switch):
+        words(room, switch, 4, room.case.seconds, during)
+        switch.counters()
+        room.note(f"{changes} files taken")
+        switch.proc.kill(signal.SIGTERM)
+        room.expect_success(switch.proc)
     replays_the_same(room, switch, 1, CONVERTED[:1])
 
 

@@ -1157,3 +1157,37 @@ fn a_row_without_a_carriers_program_is_refused() {
     b.switch.reload(b.now, &[Next::Kept(0)], 8).unwrap();
     assert_eq!(operation(&b.atomic(103, Operation::FetchAdd, 1, 0)[0].1), Operation::WriteOnly);
 }
+
+/// A READ overtakes another request on its way to the switch, and is overtaken by it on its way to the
+/// server, which answers both. The client goes on behind it, and so must the switch.
+#[test]
+fn a_request_that_is_overtaken_twice_leaves_no_gap() {
+    for is_paired in [false, true] {
+        let mut b = Bench::cas(true, |_| {});
+        if is_paired {
+            b.known(5);
+        }
+        let look = |b: &mut Bench, psn| {
+            let mut read = b.packet(1, 2, Operation::ReadRequest, psn);
+            read.reth = Reth { va: VA, rkey: RKEY, len: 8 };
+            b.send(CLIENT, &read, &[]).len()
+        };
+        let send = b.packet(1, 2, Operation::SendOnly, 102);
+        if !is_paired {
+            look(&mut b, 101);
+        }
+        assert_eq!(look(&mut b, 103), 1, "the server will find the gap, too");
+        assert_eq!(b.send(CLIENT, &send, &[1]).len(), 1);
+        let answer = b.packet(2, 1, Operation::ReadResponseOnly, 103);
+        let reaches_client = b.send(SERVER, &answer, &[0; 8]).len() == 1;
+        assert_eq!(reaches_client, !is_paired, "an answer to what has not come in its turn");
+        if !reaches_client {
+            assert_eq!(look(&mut b, 103), 1, "it is asked again");
+            assert_eq!(b.send(SERVER, &answer, &[0; 8]).len(), 1);
+        }
+        let out = b.compare_swap(104, 5, 6);
+        assert_eq!(out.len(), 1, "it is next");
+        let becomes = if is_paired { Operation::WriteOnly } else { Operation::CompareSwap };
+        assert_eq!((operation(&out[0].1), b.dropped(Drop::Gap)), (becomes, 0));
+    }
+}

@@ -78,8 +78,9 @@ impl CasToWrite {
         let (psn, operation) = (packet.bth.psn, packet.bth.opcode.operation());
         let outside = psn.is_before(connection.first) || !psn.is_before(connection.expected);
         let is_trusted = connection.uncounted || self.config.mistake == Some(Mistake::Forgetful);
-        if is_plain_ack(packet) && outside && !is_trusted {
-            // From before this switch's time it may be the answer to an atomic that another one converted.
+        // From before this switch's time it may be the answer to an atomic that another one converted.
+        let may_be_converted = is_plain_ack(packet) && outside;
+        if (may_be_converted || connection.is_beyond(packet)) && !is_trusted {
             return ctx.drop(packet, Drop::AckUnseen);
         }
         if operation.is_read_response() && operation.is_middle() {
@@ -102,21 +103,23 @@ impl CasToWrite {
                 let mut entries = self.connections.get(*at).entries.iter();
                 entries.any(|entry| entry.psn == psn && entry.kind == Kind::Native && !entry.answered)
             };
-            let mut fitting = unpaired.filter(fits);
-            let (first, more) = (fitting.next(), fitting.next().is_some());
-            drop(fitting);
-            return match (first, more) {
-                (Some(at), false) => {
-                    self.connections.pair(at, qpn);
+            let unpaired: Vec<u32> = unpaired.collect();
+            let fitting: Vec<u32> = unpaired.iter().copied().filter(fits).collect();
+            let untracked = |at: &u32| self.connections.get(*at).may_have_asked(psn);
+            let is_ambiguous = fitting.len() > 1 || unpaired.iter().any(untracked);
+            return match fitting.first() {
+                Some(at) if !is_ambiguous => {
+                    self.connections.pair(*at, qpn);
                     ctx.count(Counter::Paired);
-                    Whose::Of(at)
+                    Whose::Of(*at)
                 }
-                (Some(_), true) => {
+                Some(_) => {
                     ctx.count(Counter::Ambiguous);
+                    fitting.into_iter().for_each(|at| self.is_not_awaited(ctx, at, psn));
                     Whose::Anybody
                 }
-                (None, _) if late => Whose::Nobody,
-                (None, _) => Whose::Anybody,
+                None if late => Whose::Nobody,
+                None => Whose::Anybody,
             };
         }
         // An answer to something that was seen, and that was no atomic.
@@ -129,6 +132,20 @@ impl CasToWrite {
         match harmless || unpaired.any(asked) {
             true => Whose::Anybody,
             false => Whose::Nobody,
+        }
+    }
+
+    /// An atomic's answer may have gone to its client unseen, among those of others, and will not come again.
+    /// A word that was to be learned from it is the server's for a packet's life: nobody waits for it.
+    fn is_not_awaited(&mut self, ctx: &mut Context<'_>, at: u32, psn: Psn) {
+        let Some(Entry { word, va, .. }) = self.connections.get_mut(at).entry(psn).copied() else { return };
+        let until = ctx.now + self.config.life;
+        let word = self.words.get_mut(word);
+        if matches!(word.state, State::Learning { connection, psn: of, .. } if (connection, of) == (at, psn))
+        {
+            make_unsure(word, until);
+            ctx.count(Counter::WordsUnsure);
+            self.freed.push_back(va);
         }
     }
 

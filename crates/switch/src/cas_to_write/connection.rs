@@ -146,6 +146,9 @@ pub struct Connection {
     pub first_open: usize,
     /// Keys that the server has accepted from it.
     accepted: Vec<Key>,
+    /// The first and the last number of atomics that passed and are not among these, while its answers cannot
+    /// be told from those of others.
+    untracked: Option<(Psn, Psn)>,
     /// The range that a WRITE of several packets is writing.
     pub writing: Option<(u64, u64)>,
     /// Requests that wait, in order, the first of them for a word.
@@ -181,6 +184,7 @@ impl Connection {
             entries: VecDeque::with_capacity(RESULTS),
             first_open: 0,
             accepted: Vec::new(),
+            untracked: None,
             writing: None,
             held: VecDeque::new(),
             waits: Wait::default(),
@@ -243,6 +247,25 @@ impl Connection {
         }
     }
 
+    /// An atomic goes on that is not tracked: its answer may be taken for another connection's.
+    pub fn passes_untracked(&mut self, psn: Psn) {
+        let (mut first, mut last) = self.untracked.unwrap_or((psn, psn));
+        first = if psn.is_before(first) { psn } else { first };
+        last = if last.is_before(psn) { psn } else { last };
+        self.untracked = Some((first, last));
+    }
+
+    /// The same of one in order.
+    pub fn account_untracked(&mut self, packet: &Packet) {
+        self.account(packet);
+        self.passes_untracked(packet.bth.psn);
+    }
+
+    /// Whether an atomic of this number may have passed that is not tracked.
+    pub fn may_have_asked(&self, psn: Psn) -> bool {
+        self.untracked.is_some_and(|(first, last)| !psn.is_before(first) && !last.is_before(psn))
+    }
+
     /// The oldest tracked request makes room.
     pub fn forget_oldest(&mut self) {
         self.entries.pop_front();
@@ -279,6 +302,30 @@ impl Connection {
         if inside && self.acknowledged.is_none_or(|(before, _)| before.is_before(psn)) {
             self.acknowledged = Some((psn, msn));
         }
+    }
+
+    /// Whether an answer says that requests are done which have not come in their order: one that had
+    /// overtaken another on its way to the switch was overtaken on its way to the server. Its client would
+    /// not send them again, and all that follows would be behind a gap.
+    pub fn is_beyond(&self, packet: &Packet) -> bool {
+        let is_nak = packet.bth.opcode.operation() == Operation::Acknowledge;
+        packet.bth.psn.since(self.expected) >= i32::from(is_nak)
+    }
+
+    /// Nothing is known of it but its numbers: it begins anew with a request that another is missing before,
+    /// if that one says itself where it writes. Else what follows would be behind a gap as above, whose
+    /// client's own number is not known yet, so that its answers cannot be told from others.
+    pub fn skips_to(&mut self, packet: &Packet) -> bool {
+        let operation = packet.bth.opcode.operation();
+        let says_where = !operation.is_write()
+            || matches!(operation, Operation::WriteFirst | Operation::WriteOnly | Operation::WriteOnlyImm);
+        let is_blank = self.client_qpn.is_none() && self.entries.is_empty() && self.held.is_empty();
+        let skips = says_where && is_blank;
+        if skips {
+            let psn = packet.bth.psn;
+            (self.first, self.expected, self.acknowledged, self.writing) = (psn, psn, None, None);
+        }
+        skips
     }
 
     /// Every packet of a message but its last is full.

@@ -182,7 +182,12 @@ impl CasToWrite {
             }
             (Ordering::Greater, Class::Other) if self.config.carry.is_none() => {
                 // The server will find the gap, too.
-                self.connections.get_mut(at).gap.get_or_insert(ctx.now);
+                let connection = self.connections.get_mut(at);
+                if connection.skips_to(&frame.packet) {
+                    connection.account(&frame.packet);
+                } else {
+                    connection.gap.get_or_insert(ctx.now);
+                }
                 ctx.pass_on(frame);
                 Ok(())
             }
@@ -235,6 +240,7 @@ impl CasToWrite {
                 if frame.packet.bth.opcode.operation().is_atomic() {
                     ctx.count(Counter::AtomicsPassed);
                     ctx.note(&frame.packet, Note::Passed);
+                    self.connections.get_mut(at).passes_untracked(frame.packet.bth.psn);
                 }
                 if fresh {
                     self.connections.get_mut(at).account(&frame.packet);
@@ -291,14 +297,14 @@ impl CasToWrite {
     fn decide(&mut self, ctx: &mut Context<'_>, at: u32, frame: Box<Frame>, way: Way) -> Result<(), Blocked> {
         let packet = &frame.packet;
         let va = packet.atomic.va;
-        let followed = self.words.find(va).or_else(|| self.words.follow(va, ctx.now + self.config.life));
-        let Some(word_at) = followed else {
+        let (found, until) = (self.words.find(va), ctx.now + self.config.life);
+        let Some(word_at) = found.or_else(|| self.words.follow(va, until)) else {
             if let Err(busy) = self.own_turn(ctx.now, at) {
                 return Err((busy, frame));
             }
             ctx.count(Counter::WordsFull);
             ctx.count(Counter::AtomicsPassed);
-            self.connections.get_mut(at).account(packet);
+            self.connections.get_mut(at).account_untracked(packet);
             self.pass_own(ctx, at, frame, true);
             return Ok(());
         };

@@ -20,6 +20,8 @@ pub struct Chances {
     pub corrupt: f64,
 }
 
+/// ECN-capable transport (RFC 3168).
+const ECT0: u8 = 2;
 /// One way of a cable.
 const HOP: Duration = Duration::from_us(1);
 
@@ -40,6 +42,8 @@ pub struct Rack {
     pub switch: Switch,
     pub chances: Chances,
     pub meddle: Option<Meddle>,
+    /// Frames leave the NICs as those of an ECN-capable transport.
+    pub ecn_capable: bool,
     /// Node `i` is behind port `i`.
     on_way: BTreeMap<Moment, (Place, Vec<u8>)>,
     sequence: u64,
@@ -59,6 +63,7 @@ impl Rack {
             switch,
             chances: Chances::default(),
             meddle: None,
+            ecn_capable: false,
             on_way,
             sequence: 0,
             out: TxFrame::default(),
@@ -97,7 +102,8 @@ impl Rack {
     fn transmit(&mut self) {
         for from in 0..self.w.nodes.len() {
             while self.w.nodes[from].nic.next_frame(self.w.now, &mut self.out) {
-                let packet = self.out.packet;
+                let mut packet = self.out.packet;
+                packet.flow.traffic_class |= if self.ecn_capable { ECT0 } else { 0 };
                 let mut payload = vec![0u8; self.out.payload.len()];
                 let mut at = 0;
                 for span in self.out.payload.spans() {
