@@ -3,6 +3,7 @@ pingpong, UCX's example of a server, MPI of two makes. None of them can fall bac
 counted by the NIC."""
 
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -13,7 +14,7 @@ from suite_netns import HOSTS, Wire
 from suite_rdmacm import LOSS, alive, expect_counters, listens, start
 
 NOTES = (
-    "fio's verb=send is not among them: fio passes 0 as rnr_retry_count, and its receiver is late",
+    "fio's verb=send wants a receiver that has posted enough: fio passes 0 as rnr_retry_count",
     "nor are qperf's datagrams: it makes an address handle without a GRH, which no RoCE device takes",
     "fi_pingpong over verbs;ofi_rxm may end, after all its rows, with a flushed request: the acknowledgement of its last "
     "one is lost, and its server has gone; or the server waits for ever, once in 20 runs of a busy host. Why is not known "
@@ -24,25 +25,51 @@ SERVER_WAITS_S = 20
 UCX_SERVER = "/usr/share/doc/libucx-dev/examples/ucp_client_server.c"
 
 
-def fio(verb, forked=False, **how):
-    """16 requests of 64 KB; which side gets the bytes depends on the verb. fio forks for each job, unless it is to take
-    threads, and its children write no counters: they end by _exit."""
+def fio_sides(room, verb, receives=1, forked=False, **how):
+    """16 requests of 64 KB, four of them under way at a time; the server posts so many receives, which only `send` wants."""
+    common = ["fio", "--ioengine=rdma", "--port={port}", "--bs=64k", "--size=1m", *([] if forked else ["--thread"])]
+    return start(room, [*common, "--name=server", "--readwrite=read", f"--iodepth={receives}"],
+                 [*common, "--name=client", "--hostname={server}", f"--verb={verb}", "--readwrite=write", "--iodepth=4"],
+                 **how)
+
+
+def fio(verb, **how):
+    """Which side gets the bytes depends on the verb. fio forks for each job, unless it is to take threads, and its children
+    write no counters: they end by _exit. For `send` a receive for each message is there before the first comes: fio's
+    client waits for half a second, so that its server may post them."""
 
     def run(room):
-        common = ["fio", "--ioengine=rdma", "--port={port}", "--bs=64k", "--size=1m", *([] if forked else ["--thread"])]
-        server, client = start(room, [*common, "--name=server", "--readwrite=read"],
-                               [*common, "--name=client", "--hostname={server}", f"--verb={verb}", "--readwrite=write",
-                                "--iodepth=4"], **how)
+        server, client = fio_sides(room, verb, **how)
         room.all_succeed(server, client)
         require_text(client.output(), r"WRITE: .*io=1024KiB", "fio")
-        if forked:
+        if how.get("forked"):
             return
         expect_counters(room, how.get("faulty", False))
-        gets = read_counters(room.path("server.counters" if verb == "write" else "client.counters"))
+        gets = read_counters(room.path("client.counters" if verb == "read" else "server.counters"))
         if gets["rx_bytes"] < MEGABYTE or gets["error_completions"]:
             raise Fail(f"{gets['rx_bytes']} bytes came, {gets['error_completions']} errors")
 
     return run
+
+
+def fio_without_receives(room):
+    """One receive for four messages under way, and no RNR retry, since fio accepts with rnr_retry_count 0: the first one that
+    finds none fails (IBTA 9.7.5.2.8), on any adapter. fio says so, and then waits for ever, on both sides. A receiver that
+    is quick enough is no error either."""
+    server, client = fio_sides(room, "send", options=("--trace",))
+
+    room.wait_until("end of fio's client",
+                    lambda: client.popen.poll() is not None or "cq completion status" in client.output())
+    if client.popen.poll() is not None:
+        room.all_succeed(server, client)
+        room.note("the receiver was quick enough each time")
+        return
+    said = client.output()
+    require_text(said, r"^fio: cq completion status 13\(RNR retry counter exceeded\)", "fio")
+    require_text(said, r"^adverb: qp .* completed with RnrRetryExceeded: the responder had no receive posted", "--trace")
+    if re.findall(r"cq completion status (\d+)", said)[0] != "13":
+        raise Fail("another request failed before the one that found no receive")
+    room.note("status 13 at the first message that found no receive; fio waits then, and is ended")
 
 
 def qperf(room):
@@ -199,6 +226,9 @@ def cases():
     for verb in ("write", "read"):
         yield Case(f"programs/fio-{verb}", fio(verb), timeout=60)
         yield Case(f"programs/fio-{verb}-forked", fio(verb, forked=True), timeout=60, long=verb == "read")
+    yield Case("programs/fio-send", fio("send", receives=16), timeout=60)
+    yield Case("programs/fio-send-udp", fio("send", receives=16, options=("--path", "udp")), timeout=60, long=True)
+    yield Case("programs/fio-send-without-receives", fio_without_receives, timeout=60)
     lossy = fio("write", options=("--path", "udp", *LOSS), faulty=True)
     yield Case("programs/fio-write-lossy", lossy, timeout=60, long=True)
     yield Case("programs/qperf", qperf, timeout=90)
