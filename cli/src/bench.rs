@@ -7,7 +7,9 @@ use crate::switch::shown;
 use adverb_rdma::{Error as RdmaError, Instant, Rdma};
 use serde_json::Value;
 use std::fmt;
+use std::future::poll_fn;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::time::Duration;
 
 /// All of these side by side: what each gave, or the first error.
@@ -29,6 +31,17 @@ pub async fn side_by_side<C, T, E: From<RdmaError>, F: Future<Output = Result<T,
     let end = start + wire_time(time);
     let measured = each(clients.into_iter().map(|client| run(client, end))).await?;
     Ok((measured, rdma.now().await?.since(start).as_ns() as f64 / 1e9))
+}
+
+/// Runs this to its end, and something else for as long.
+pub async fn beside<T>(run: impl Future<Output = T>, other: impl Future) -> T {
+    let (mut run, mut other) = (pin!(run), pin!(other));
+    let mut is_over = false;
+    poll_fn(|context| {
+        is_over = is_over || other.as_mut().poll(context).is_ready();
+        run.as_mut().poll(context)
+    })
+    .await
 }
 
 /// What operations took, in ns, in order. Shown as their median, the 99th of a hundred, and the longest.

@@ -2,7 +2,7 @@
 //! steers their requests or without one.
 
 use crate::args::Nic;
-use crate::bench::{Times, Watched, each, side_by_side};
+use crate::bench::{Times, Watched, beside, each, side_by_side};
 use crate::error::Error;
 use crate::output::print;
 use crate::program::{open, wire_time};
@@ -11,8 +11,10 @@ use crate::settings::from_options;
 use adverb_apps::chain::{ChainError, Client, Counted, HomeConfig, KEYS_MAX, VALUE_MAX, entry_len};
 use adverb_io::program::Programs;
 use adverb_os::say;
-use adverb_rdma::{Connect, Error as RdmaError, Instant, On, Rdma};
+use adverb_rdma::{Connect, Duration as RdmaDuration, Error as RdmaError, Instant, On, Rdma};
 use clap::{Args, Subcommand};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::Duration;
@@ -245,9 +247,10 @@ fn bench(options: &BenchOptions) -> Result<ExitCode, Error> {
     let clients = programs.block_on(each(clients)).map_err(failed)?;
     let watched = via.as_deref().map(|via| Watched::new(via, "steer", COUNTERS)).transpose()?;
     let clients = clients.into_iter();
-    let run = |client, end| measure(&rdma, client, options, end);
-    let (measured, seconds) =
-        programs.block_on(side_by_side(&rdma, options.time, clients, run)).map_err(failed)?;
+    let searches = Searches::default();
+    let run = |client, end| measure(&rdma, client, options, end, &searches);
+    let measuring = side_by_side(&rdma, options.time, clients, run);
+    let (measured, seconds) = programs.block_on(beside(measuring, searches.told(&rdma))).map_err(failed)?;
     let mut text = in_words(options, measured.iter(), seconds);
     let mut complete = true;
     if let Some(watched) = &watched {
@@ -274,13 +277,55 @@ fn bench(options: &BenchOptions) -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Searches for the ends of chains that clients have not seen yet: when they began, each under a number. A
+/// home that was used before has chains so long that one takes seconds.
+#[derive(Default)]
+struct Searches {
+    next: Cell<u64>,
+    begun: RefCell<BTreeMap<u64, Instant>>,
+}
+
+/// A search that takes longer is said.
+const LONG: RdmaDuration = RdmaDuration::from_ms(1000);
+
+impl Searches {
+    /// One begins; its number.
+    fn begin(&self, now: Instant) -> u64 {
+        let number = self.next.replace(self.next.get() + 1);
+        self.begun.borrow_mut().insert(number, now);
+        number
+    }
+
+    fn end(&self, number: u64) {
+        self.begun.borrow_mut().remove(&number);
+    }
+
+    fn is_long(&self, now: Instant) -> bool {
+        self.begun.borrow().values().any(|begun| now.since(*begun) >= LONG)
+    }
+
+    /// Says once what takes so long, should it.
+    async fn told(&self, rdma: &Rdma) -> Result<(), RdmaError> {
+        while !self.is_long(rdma.now().await?) {
+            rdma.sleep(RdmaDuration::from_ms(100)).await?;
+        }
+        say!(
+            "adverb: clients look for the ends of chains that have grown long before, once for each key: the \
+             figures have that in them"
+        );
+        Ok(())
+    }
+}
+
 async fn measure(
     rdma: &Rdma,
     mut client: Client,
     options: &BenchOptions,
     end: Instant,
+    searches: &Searches,
 ) -> Result<Measured, ChainError> {
     let mut measured = Measured::default();
+    let mut found = BTreeSet::new();
     let value = vec![7; options.size];
     loop {
         let begun = rdma.now().await?;
@@ -290,10 +335,12 @@ async fn measure(
         let dice = rdma.random().await?;
         let key = (dice >> 32) as u32 % options.keys;
         let puts = (dice as u32) % 100 < options.writes;
+        let search = found.insert(key).then(|| searches.begin(begun));
         let done = match puts {
             true => client.put(key, &value).await,
             false => client.get(key).await.map(drop),
         };
+        search.into_iter().for_each(|number| searches.end(number));
         match done {
             Ok(()) => measured.times[usize::from(!puts)].push(rdma.now().await?.since(begun).as_ns()),
             Err(ChainError::Full) => {
@@ -306,6 +353,7 @@ async fn measure(
                 measured.in_doubt += u64::from(puts);
                 add(&mut measured.counted, &client.counted());
                 client = connect(rdma, &options.home).await?;
+                found.clear();
             }
             Err(error) => return Err(error),
         }

@@ -204,6 +204,25 @@ fn chains_keep_the_last_value_and_a_home_without_places_says_so() {
     assert_eq!(house.said(&["chain", "get", "4"]), "four");
 }
 
+/// The end of a chain that earlier clients have made long is soon found, or late, and then that is said.
+#[test]
+fn a_long_search_for_the_end_of_a_chain_is_said() {
+    let house = House::new(15);
+    let mut home = house.start(&["chain", "serve", "--keys", "1", "--entries", "300"]);
+    assert!(home.line().starts_with("1 keys ready"));
+    assert!(!house.run(&["chain", "bench", "--time", "60s", "--writes", "100"]).status.success());
+    assert_eq!(house.said(&["chain", "audit"]), "1 keys, 300 values put");
+    for (delay, is_said) in [("1us", false), ("4ms", true)] {
+        let words =
+            ["chain", "bench", "--time", "300ms", "--clients", "4", "--writes", "0", "--delay", delay];
+        let done = house.run(&words);
+        let (rate, said) = (text(&done.stdout), text(&done.stderr));
+        assert!(done.status.success() && rate.starts_with("4 clients, 1 keys, "), "{delay}: {rate}{said}");
+        let times = said.matches("look for the ends of chains").count();
+        assert_eq!(times, usize::from(is_said), "{delay}: {said}");
+    }
+}
+
 #[test]
 fn a_dead_holders_lock_passes_on_and_a_stopped_one_is_shut_out() {
     let house = House::new(9);
