@@ -96,6 +96,8 @@ counters! {
     drop_send_failed,
     /// Errors that the kernel reported on receiving, such as an unreachable port.
     receive_errors,
+    /// Times that acknowledgements in rings waited for the application's next call.
+    acks_held,
     /// Times that this process woke another.
     bells_rung,
     /// Times that the progress thread was woken by another process or a socket.

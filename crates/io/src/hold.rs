@@ -1,10 +1,11 @@
-//! Whether frames for the socket may wait for the application's next call. A system call is what a small
-//! message costs over UDP: two frames that leave together take little more time than one.
+//! Whether frames may wait for the application's next call. Over UDP a system call is what a small message
+//! costs: two frames that leave together take little more time than one. In shared memory a peer that polls
+//! for an acknowledgement stops looking when it has it; with the answer beside it, no thread need look.
 //!
 //! Two things may wait. An acknowledgement, after a poll that found something, a look that brought a native
 //! program what it waits for, or a look of the progress thread: who answers a message posts at once, and its
-//! request takes the acknowledgement along. And the requests of a row of posts: a poll or another post
-//! follows. The first of a row only after a long one: alone it would be a message, and have an
+//! request takes the acknowledgement along. And, for the socket, the requests of a row of posts: a poll or
+//! another post follows. The first of a row only after a long one: alone it would be a message, and have an
 //! acknowledgement, of its own.
 //!
 //! Nobody tells what the application will do, so it must have earned the trust: [`NEEDED`] times in a row it

@@ -176,6 +176,7 @@ impl Port {
         }
         match route {
             Route::Slot(slot) => {
+                self.note_for_ring(&frame.packet);
                 match self.rings.send_packet(slot, &frame.packet, &frame.payload, &mut self.counters) {
                     Sent::QueuedLast => Some(PathId(u16::from(slot.get()))),
                     Sent::NoRing => {
@@ -265,7 +266,9 @@ impl Port {
         if self.slow.is_some() {
             self.flush_slow(now, nic);
         }
-        self.rings.publish(&mut self.counters);
+        if !self.let_rings_wait() {
+            self.rings.publish(&mut self.counters);
+        }
         if !self.settle_later {
             self.settle();
         }
@@ -398,6 +401,7 @@ impl Port {
                 slow.rx.admit(now, Parcel::unchecked(bytes, bth_at, ()));
             }),
         };
+        self.note_from_rings(total);
         self.udp_skipped += 1;
         self.udp_empty = false;
         let in_use = self.udp.in_use(now);

@@ -3,6 +3,8 @@
 //! A ring is made by its sender at the first frame. When it is nearly full, its path is blocked until the
 //! receiver has drained half of it, or has died. Frames to the dead vanish, as on a network.
 
+pub mod unshown;
+
 use crate::counters::IoCounters;
 use crate::directory::{Member, Slot};
 use crate::payload::push_packet;
@@ -11,10 +13,11 @@ use adverb_os::ring::{Broken, Consumer, Frame, Producer, RING_LEN};
 use adverb_os::shm::{Mirror, anonymous_file};
 use adverb_os::wake::Bell;
 use adverb_os::{say, sys};
-use adverb_wire::{Duration, Flow, Gid, ICRC_LEN, Instant, Operation, Packet, Syndrome};
+use adverb_wire::{Duration, Flow, Gid, ICRC_LEN, Instant, Packet};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
+use unshown::{Unshown, is_urgent};
 
 /// A burst is shown to the receiver after this many bytes, so that both work at the same time.
 const PUBLISH_BYTES: usize = 16 << 10;
@@ -118,6 +121,8 @@ pub struct Rings {
     inbound: Vec<Inbound>,
     /// Slots with frames that are not published.
     dirty: Vec<Slot>,
+    /// What these are.
+    unshown: Unshown,
     /// Slots whose frames are shown, but which may have fallen asleep just before.
     unsettled: Vec<Slot>,
     /// Slots whose rings are full.
@@ -132,14 +137,6 @@ pub const REQUESTS: u32 = 1;
 /// The same, for acknowledgements too.
 pub const ANYTHING: u32 = 2;
 
-/// Whether a packet is more than a plain acknowledgement, which an application that neither polls nor waits
-/// has no use for now.
-#[inline]
-fn is_urgent(packet: &Packet) -> bool {
-    packet.bth.opcode.operation() != Operation::Acknowledge
-        || !matches!(packet.aeth.syndrome, Syndrome::Ack { .. })
-}
-
 impl Rings {
     /// No rings yet.
     pub fn new(member: Arc<Member>, own: Gid) -> Rings {
@@ -150,6 +147,7 @@ impl Rings {
             outbound,
             inbound: Vec::new(),
             dirty: Vec::new(),
+            unshown: Unshown::default(),
             unsettled: Vec::new(),
             blocked: Vec::new(),
             life_checked: Instant::ZERO,
@@ -172,6 +170,7 @@ impl Rings {
         counters: &mut IoCounters,
     ) -> Sent {
         let (len, own) = (packet.frame_len(), self.own);
+        self.unshown.note(packet);
         self.send(to, len, is_urgent(packet), counters, |producer| {
             push_packet(producer, own, packet, payload)
         })
@@ -179,6 +178,7 @@ impl Rings {
 
     /// Puts a complete frame into a process's ring.
     pub fn send_bytes(&mut self, to: Slot, frame: &[u8], counters: &mut IoCounters) -> Sent {
+        self.unshown.note_other();
         self.send(to, frame.len(), true, counters, |producer| producer.push_bytes(frame, 0))
     }
 
@@ -352,10 +352,17 @@ impl Rings {
         true
     }
 
+    /// Whether all that receivers have not been shown is some plain acknowledgements.
+    #[inline]
+    pub fn has_acks_only(&self) -> bool {
+        self.unshown.is_acks_only()
+    }
+
     /// Shows all receivers their frames, and wakes those that sleep. A receiver that falls asleep at this
     /// very moment may be missed: [`settle`](Self::settle) has to follow soon.
     #[inline]
     pub fn publish(&mut self, counters: &mut IoCounters) {
+        self.unshown = Unshown::default();
         while let Some(to) = self.dirty.pop() {
             if let Some(Outbound::Open(ring)) = &mut self.outbound[to.index()] {
                 ring.dirty = false;

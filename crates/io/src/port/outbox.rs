@@ -5,8 +5,9 @@
 
 use super::{Port, UDP_PATH};
 use crate::hold::Keep;
+use crate::rings::unshown::is_plain_ack;
 use adverb_nic::{PathId, TxFrame};
-use adverb_wire::{Instant, Operation, Packet, Service, Syndrome};
+use adverb_wire::{Instant, Packet};
 
 /// Acknowledgements that are put beside.
 const ACKS_MAX: usize = 32;
@@ -15,6 +16,10 @@ const ACKS_MAX: usize = 32;
 const ROW_FRAMES: usize = 48;
 const ROW_BYTES: usize = 16 << 10;
 
+/// Frames in rings at once that are a stream's: who waits for an answer has sent no more than the
+/// acknowledgement of the one before, and what is to be answered.
+const STREAM_FRAMES: usize = 4;
+
 /// Frames for the socket that have not left.
 #[derive(Default)]
 pub(super) struct Outbox {
@@ -22,23 +27,16 @@ pub(super) struct Outbox {
     /// Frames staged since the last flush, and their bytes.
     frames: usize,
     bytes: usize,
-    /// Something waits for the application's next call.
+    /// Something waits for the application's next call: for the socket, in rings.
     waits: bool,
+    rings_wait: bool,
+    /// The rings had so many frames at once that their senders wait for room in their windows.
+    is_stream: bool,
     /// What may.
     pub(super) keep: Keep,
     /// Since this was last asked: requests or answers were staged, acknowledgements were due.
     sent: bool,
     acknowledged: bool,
-}
-
-/// Whether a packet only says that all was well until there. It is never the last that a peer hears, nor in
-/// order with requests.
-#[inline]
-fn is_plain_ack(packet: &Packet) -> bool {
-    let opcode = packet.bth.opcode;
-    opcode.operation() == Operation::Acknowledge
-        && matches!(opcode.service(), Service::Rc | Service::Xrc)
-        && matches!(packet.aeth.syndrome, Syndrome::Ack { .. })
 }
 
 impl Port {
@@ -111,10 +109,44 @@ impl Port {
         true
     }
 
+    /// Notes that a packet goes into a ring, which is asked for together with those for the socket.
+    #[inline]
+    pub(super) fn note_for_ring(&mut self, packet: &Packet) {
+        let outbox = &mut self.outbox;
+        *if is_plain_ack(packet) { &mut outbox.acknowledged } else { &mut outbox.sent } = true;
+    }
+
+    /// Notes how many frames the rings had.
+    #[inline]
+    pub(super) fn note_from_rings(&mut self, frames: usize) {
+        self.outbox.is_stream = frames > STREAM_FRAMES;
+    }
+
+    /// Whether the rings' receivers are shown nothing now: acknowledgements in them wait.
+    #[inline]
+    pub(super) fn let_rings_wait(&mut self) -> bool {
+        let Outbox { keep, is_stream, .. } = self.outbox;
+        let may_wait = keep != Keep::Nothing && !is_stream && self.slow.is_none();
+        let waited = self.outbox.rings_wait;
+        self.outbox.rings_wait = may_wait && self.rings.has_acks_only();
+        self.counters.acks_held += u64::from(self.outbox.rings_wait && !waited);
+        self.outbox.rings_wait
+    }
+
+    /// Shows the rings' receivers what waits. Where both ends poll for messages, no thread is spared: who
+    /// waits for the answer would have taken the acknowledgement in before.
+    #[inline]
+    pub fn show_rings(&mut self) {
+        if std::mem::take(&mut self.outbox.rings_wait) {
+            self.rings.publish(&mut self.counters);
+            self.settle();
+        }
+    }
+
     /// Whether something waits for the application's next call.
     #[inline]
     pub fn is_waiting(&self) -> bool {
-        self.outbox.waits
+        self.outbox.waits || self.outbox.rings_wait
     }
 
     /// What may wait when frames have been sent, from now on.
