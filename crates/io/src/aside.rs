@@ -1,9 +1,10 @@
 //! When the progress thread moves to another processor.
 //!
-//! A datagram wakes the thread on the processor of who sent it: the kernel takes a sender for one that is
-//! about to sleep. A sender that polls is not. The thread then has its processor, answers, and spins in
-//! vain for a next request that only the sender could make. So it moves to another
-//! processor, where its spinning finds what comes, and while it spins no wake moves it back.
+//! A datagram wakes the thread on the processor of who sent it, and so does the bell: the kernel takes a
+//! sender for one that is about to sleep. A sender that polls is not. The thread then has its processor,
+//! answers, and spins in vain for a next request that only the sender could make; or, where it knows that
+//! the processor is the sender's, it sleeps and is woken for each request. So it moves to another processor,
+//! where its spinning finds what comes, and while it spins no wake moves it back.
 
 use adverb_os::processors;
 

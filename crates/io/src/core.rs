@@ -41,6 +41,8 @@ pub struct Done {
     pub frames: usize,
     /// Events delivered: the application will be awake soon.
     pub events: usize,
+    /// More than acknowledgements has left for peers, as far as [`Core::round_keeping`] was asked.
+    pub answered: bool,
 }
 
 /// What the NIC's lock protects.
@@ -335,7 +337,8 @@ impl Core {
         let done = self.round(ask_socket);
         let Some(port) = &mut self.port else { return (done, false) };
         port.keep(Keep::Nothing);
-        (done, port.take_sent().1)
+        let (answered, acknowledged) = port.take_sent();
+        (Done { answered, ..done }, acknowledged)
     }
 
     /// Sends what waits for the application's next call.

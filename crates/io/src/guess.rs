@@ -307,10 +307,10 @@ impl Guess {
         (self.woken.bell || self.woken.socket) && found.frames == 0 && self.app_was_here
     }
 
-    /// After a round: what to do next. `may_spin` says whether the processor has nothing better to do, and is
-    /// asked only where it matters. If the bell turned out useless once too often, it is to be silenced in
-    /// any case: the flag.
-    pub fn found(&mut self, now: Instant, found: Found, may_spin: impl FnOnce() -> bool) -> (Next, bool) {
+    /// After a round: what to do next. `may_spin` says whether the processor has nothing better to do. It is
+    /// told whether that is the one of who rang, and asked only where it matters. If the bell turned out
+    /// useless once too often, it is to be silenced in any case: the flag.
+    pub fn found(&mut self, now: Instant, found: Found, may_spin: impl FnOnce(bool) -> bool) -> (Next, bool) {
         let active = self.is_active(now);
         if self.ticked && found.frames > 0 {
             // The application did not come back as expected.
@@ -328,9 +328,8 @@ impl Guess {
         if found.more {
             return (Next::Again, silence);
         }
-        // On the processor of who woke it, spinning would only keep that one from going on.
         let shares_cpu = self.woken.bell && found.shares_cpu;
-        if found.frames > 0 && found.events == 0 && !shares_cpu && may_spin() {
+        if found.frames > 0 && found.events == 0 && may_spin(shares_cpu) {
             return (Next::Spin, silence);
         }
         if shares_cpu && found.frames >= STREAM_FRAMES {

@@ -157,13 +157,15 @@ pub fn run(shared: &Shared) {
             wait_for(&mut set, shared, port, socket);
             (next, core.clock, now)
         };
-        let by_socket = woken.socket;
+        let by = woken;
         woken = Woken::default();
         match next {
             Next::Again | Next::Rest(_) => {}
             Next::Spin => {
+                // Of who rings, but not of who sends a datagram, it is known whether its processor was
+                // shared: a spin elsewhere that finds nothing is none that the sender was kept from ending.
                 if let Some(found) = spin(shared, &mut load)
-                    && by_socket
+                    && (found || by.socket)
                 {
                     load.has_spun(found);
                 }
@@ -255,12 +257,13 @@ fn round(
         counters.wakes_useless += u64::from(useless);
         counters.thread_moves = load.aside.moves;
     });
-    // One frame is a request that its sender waits for. Streams fare better on its processor.
-    let is_request = woken.socket && done.frames == 1;
+    // One frame is a request that its sender waits for. Streams fare better on its processor; of those that
+    // have a bell rung for each frame, few are answered.
+    let is_request = done.frames == 1 && (woken.socket || (woken.bell && done.answered));
     if done.frames > 1 {
         load.aside.is_stream();
     }
-    let (next, silenced) = core.guess.found(now, found, || load.may_spin(now, is_request));
+    let (next, silenced) = core.guess.found(now, found, |shares| load.may_spin(now, is_request, shares));
     if silenced || next == Next::Spin {
         silence(shared, &mut core.guess);
     }
@@ -383,12 +386,13 @@ impl AppLoad {
         AppLoad { last, busy: true, works: true, alone, aside: Aside::default(), rests_since: Instant::ZERO }
     }
 
-    /// Whether this thread, woken by a datagram or not, may spin for what comes next. Where its own
-    /// processor is wanted by others time and again when a spin would have found something, it moves to
-    /// another.
-    fn may_spin(&mut self, now: Instant, by_request: bool) -> bool {
+    /// Whether this thread, woken by one request or not, may spin for what comes next. On the processor of
+    /// who rang it would only keep that one from going on. Where others want the processor time and again
+    /// when a spin would have found something, it moves to another.
+    fn may_spin(&mut self, now: Instant, by_request: bool, on_senders: bool) -> bool {
+        let is_free = !self.is_busy(false) && !on_senders;
         let in_vain = by_request && now.since(self.rests_since) < SPIN;
-        !self.is_busy(false) || (in_vain && self.has_spun(false))
+        is_free || (in_vain && self.has_spun(false))
     }
 
     /// After a spin, found to be in vain or not, or where there should be none. Whether this thread has
@@ -407,7 +411,7 @@ impl AppLoad {
     /// the clock takes microseconds.
     fn is_busy(&mut self, fruitful: bool) -> bool {
         let wall_ns = clock::monotonic_ns();
-        if wall_ns - self.last.wall_ns >= Self::WINDOW_NS {
+        if wall_ns.saturating_sub(self.last.wall_ns) >= Self::WINDOW_NS {
             let now = Usage::now(wall_ns);
             self.works = now.works_since(self.last);
             self.busy = self.works || now.is_disturbed_since(self.last, fruitful.into());
@@ -436,5 +440,29 @@ mod tests {
             let now = Usage { wall_ns: 1_500_000, cpu_ns, taken_off };
             assert_eq!(now.works_since(before) || now.is_disturbed_since(before, borne), expected, "{now:?}");
         }
+    }
+    #[test]
+    fn the_thread_leaves_a_senders_processor_that_it_was_woken_on_time_and_again() {
+        // Taken for ever to be as it is here: the load is not looked at again.
+        let for_ever = Usage { wall_ns: u64::MAX, cpu_ns: 0, taken_off: 0 };
+        let load = |works| AppLoad {
+            last: for_ever,
+            busy: works,
+            works,
+            alone: false,
+            aside: Aside::default(),
+            rests_since: Instant::ZERO,
+        };
+        let (soon, late) = (Instant::from_ns(SPIN.as_ns() / 2), Instant::ZERO + SPIN);
+        let others = adverb_os::processors::allowed().unwrap().len() > 1;
+        let four =
+            |mut load: AppLoad, now, by_request| [(); 4].map(|()| load.may_spin(now, by_request, true));
+        let ends = |moves| [false, false, false, moves];
+        // The application works, which it does there too; several frames came; the sender was long away.
+        assert_eq!(four(load(true), soon, true), ends(false));
+        assert_eq!(four(load(false), soon, false), ends(false));
+        assert_eq!(four(load(false), late, true), ends(false));
+        assert_eq!(four(load(false), soon, true), ends(others));
+        assert!(load(false).may_spin(late, false, false), "on its own processor");
     }
 }

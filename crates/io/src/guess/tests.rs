@@ -60,7 +60,7 @@ impl Table {
     /// The thread wakes, looks by a round that finds this, and says what it does next.
     fn thread(&mut self, us: u64, woken: Woken, found: Found) -> Next {
         assert!(matches!(self.guess.look(at(us), woken), Look::Round { .. }), "no glance");
-        let (next, silence) = self.guess.found(at(us), found, || false);
+        let (next, silence) = self.guess.found(at(us), found, |_| false);
         if silence {
             self.set(Ringing::Silence);
         }
@@ -144,7 +144,7 @@ fn without_calls_the_thread_sleeps_and_the_next_call_wakes_it() {
     assert_eq!(table.thread(9_999, BY_TIME, NOTHING), wait(10_499, true));
     assert!(!table.armed);
     assert_eq!(table.guess.look(at(10_000), BY_TIME), Look::Round { ask_socket: true });
-    let (next, _) = table.guess.found(at(10_000), NOTHING, || false);
+    let (next, _) = table.guess.found(at(10_000), NOTHING, |_| false);
     assert_eq!(next, Next::Rest(Ringing::Arm));
     table.set(Ringing::Arm);
     let forever = Next::Wait { until: None, socket: true };
@@ -198,7 +198,7 @@ fn useless_wakes_by_the_socket_count_as_rings_do() {
     for wakes in 1..=USELESS_MAX {
         guess.after_call(EmptyPoll, false);
         assert_eq!(guess.look(at(1), BY_SOCKET), Look::Round { ask_socket: true });
-        let (next, silence) = guess.found(at(1), NOTHING, || false);
+        let (next, silence) = guess.found(at(1), NOTHING, |_| false);
         assert_eq!(silence, wakes == USELESS_MAX, "{wakes}");
         assert_eq!(next == wait(501, false), silence);
     }
@@ -227,7 +227,7 @@ fn a_lazy_thread_looks_twice_before_it_takes_frames() {
     }
     assert!(!guess.lazy && !guess.polling);
     assert_eq!(guess.look(at(1190), BY_SOCKET), Look::Round { ask_socket: true });
-    assert_eq!(guess.found(at(1190), frames(1), || false), (Next::Rest(Ringing::Arm), false));
+    assert_eq!(guess.found(at(1190), frames(1), |_| false), (Next::Rest(Ringing::Arm), false));
 }
 
 #[test]
@@ -251,7 +251,7 @@ fn a_lazy_thread_takes_frames_of_an_application_that_only_posts() {
         assert_eq!(guess.glanced(at(us), true, None), next, "{us}");
     }
     assert_eq!(guess.look(at(1600), BY_SOCKET), Look::Round { ask_socket: true });
-    assert_eq!(guess.found(at(1600), frames(3), || false), (wait(2100, false), false));
+    assert_eq!(guess.found(at(1600), frames(3), |_| false), (wait(2100, false), false));
     assert!(guess.lazy, "it may poll again at any time");
     assert_eq!(guess.look(at(2100), BY_TIME), Look::Glance);
     // A timer that is due before the tick's end is not overslept.
@@ -270,7 +270,7 @@ fn a_lazy_thread_whose_application_is_gone_sleeps_as_any_other() {
     table.make_lazy();
     assert_eq!(table.guess.look(at(0), BY_TIME), Look::Glance);
     assert_eq!(table.guess.look(at(10_000), BY_TIME), Look::Round { ask_socket: true });
-    assert_eq!(table.guess.found(at(10_000), NOTHING, || false).0, Next::Rest(Ringing::Arm));
+    assert_eq!(table.guess.found(at(10_000), NOTHING, |_| false).0, Next::Rest(Ringing::Arm));
 }
 
 #[test]
@@ -295,7 +295,11 @@ fn what_a_round_found_decides_what_comes_next() {
         let mut guess = Guess::default();
         guess.after_call(FullPoll, false);
         guess.look(at(50), woken);
-        assert_eq!(guess.found(at(50), found, || free), (next, false), "{woken:?} {found:?} {free}");
+        assert_eq!(
+            guess.found(at(50), found, |senders| free && !senders),
+            (next, false),
+            "{woken:?} {found:?} {free}"
+        );
     }
 }
 
@@ -304,8 +308,16 @@ fn the_processor_is_asked_for_only_where_it_matters() {
     let mut guess = Guess::default();
     guess.look(at(50), BY_BELL);
     for found in [NOTHING, Found { events: 1, ..frames(1) }, Found { more: true, ..frames(1) }] {
-        guess.found(at(50), found, || panic!("asked for {found:?}"));
+        guess.found(at(50), found, |_| panic!("asked for {found:?}"));
     }
+}
+
+#[test]
+fn who_has_left_the_senders_processor_spins() {
+    let mut guess = Guess::default();
+    guess.look(at(50), BY_BELL);
+    let near = Found { shares_cpu: true, ..frames(1) };
+    assert_eq!(guess.found(at(50), near, |senders| senders), (Next::Spin, false));
 }
 
 #[test]
