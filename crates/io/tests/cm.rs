@@ -6,17 +6,20 @@ mod common;
 use adverb_io::Settings;
 use adverb_io::cm::{Bind, Binding};
 use adverb_nic::cm::{
-    CmError, CmEvent, Connect, ConnectionId, Offer, PortSpace, Reason, Resolve, Resolved, Service, What,
+    CmError, CmEvent, Connect, ConnectionId, Offer, PortSpace, Reason, Reply, Resolve, Resolved, Service,
+    What,
 };
 use adverb_nic::{QpType, SendOp};
 use adverb_wire::cm::Private;
 use adverb_wire::{Gid, Key, Psn, QpNumber};
 use common::{Endpoint, Helper, Remote, folder, local, role, say};
 use std::net::IpAddr;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 const PORT: u16 = 7174;
+/// Of another listener.
+const ELSEWHERE: u16 = 7180;
 const PSN: u32 = 77;
 
 /// The helper process: see the roles below. Does nothing when run as a test of its own.
@@ -24,7 +27,8 @@ const PSN: u32 = 77;
 fn helper() {
     let Some(role) = role() else { return };
     match role[0].as_str() {
-        "serve" => serve(&role[1]),
+        "serve" => serve(&role[1], PORT),
+        "serve elsewhere" => serve(&role[1], ELSEWHERE),
         "idle" => idle(&role[1]),
         other => panic!("no role {other}"),
     }
@@ -65,12 +69,17 @@ impl Node {
     }
 
     fn connect(&self, to: &str, port: u16, cookie: u64) -> ConnectionId {
+        self.connect_pair(to, port, cookie, self.offer())
+    }
+
+    fn connect_pair(
+        &self,
+        to: &str,
+        port: u16,
+        cookie: u64,
+        (offer, private): (Offer, Vec<u8>),
+    ) -> ConnectionId {
         let binding = self.bind(PortSpace::Tcp, 0).unwrap();
-        let (mut offer, private) = self.offer();
-        if port != PORT {
-            // Not the queue pair of a connection that the peer may still remember.
-            offer.qpn = QpNumber::new(offer.qpn.get() ^ 1);
-        }
         let connect = Connect {
             service: Service { space: PortSpace::Tcp, port },
             dst: Gid::from(to.parse::<IpAddr>().unwrap()),
@@ -112,12 +121,12 @@ fn remote(gid: Gid, offer: &Offer, private: &[u8]) -> Remote {
 }
 
 /// Listens, then only sleeps until something comes, and takes one connection after another.
-fn serve(settings: &str) {
+fn serve(settings: &str, port: u16) {
     let node = Node::open(settings);
     let host = node.endpoint.host.clone();
-    let binding = node.bind(PortSpace::Tcp, PORT).unwrap();
+    let binding = node.bind(PortSpace::Tcp, port).unwrap();
     let listener = host.cm_listen(&binding, 0, 5).unwrap();
-    let datagrams = node.bind(PortSpace::Udp, PORT).unwrap();
+    let datagrams = node.bind(PortSpace::Udp, port).unwrap();
     host.cm_listen(&datagrams, 0, 6).unwrap();
     std::thread::spawn(move || {
         while common::listen().is_some() {}
@@ -180,10 +189,10 @@ fn start(name: &str, settings: &str) -> Helper {
 }
 
 /// Connects, writes, disconnects: everything that is told, in its order.
-fn a_connection(node: &Node, server: &mut Helper, to: &str, anew: bool) {
+fn a_connection(node: &Node, server: &mut Helper, (to, port): (&str, u16), anew: bool) {
     let host = &node.endpoint.host;
     let (id, reply) = loop {
-        let id = node.connect(to, PORT, 11);
+        let id = node.connect(to, port, 11);
         match node.next() {
             CmEvent { cookie: 11, what: What::Reply(reply), .. } => break (id, reply),
             // The peer's time to wait for late packets of the connection before may end a little later.
@@ -191,6 +200,12 @@ fn a_connection(node: &Node, server: &mut Helper, to: &str, anew: bool) {
             other => panic!("{other:?}"),
         }
     };
+    replied(node, server, to, (id, &reply), anew);
+}
+
+/// The rest of it, from the reply on.
+fn replied(node: &Node, server: &mut Helper, to: &str, (id, reply): (ConnectionId, &Reply), anew: bool) {
+    let host = &node.endpoint.host;
     let peer = remote(Gid::from(to.parse::<IpAddr>().unwrap()), &reply.offer, &reply.private.0);
     match anew {
         true => node.endpoint.connect_anew(&peer),
@@ -214,10 +229,13 @@ fn processes_connect_through_shared_memory_and_over_udp() {
     for (from, to, more) in [(&one, &one, ""), (&one, &one, ",path=udp"), (&one, &two, "")] {
         let mut server = start("serve", &at(to, &folder, more));
         let node = Node::open(&at(from, &folder, more));
-        a_connection(&node, &mut server, to, false);
-        a_connection(&node, &mut server, to, true);
+        a_connection(&node, &mut server, (to, PORT), false);
+        a_connection(&node, &mut server, (to, PORT), true);
         // Nobody listens there.
-        let id = node.connect(to, PORT + 1, 12);
+        let (mut offer, private) = node.offer();
+        // Not the queue pair of a connection that the peer may still remember.
+        offer.qpn = QpNumber::new(offer.qpn.get() ^ 1);
+        let id = node.connect_pair(to, PORT + 1, 12, (offer, private));
         let refused =
             CmEvent { id, cookie: 12, what: What::Rejected(Reason::INVALID_SERVICE, Private::default()) };
         assert_eq!(node.next(), refused);
@@ -252,12 +270,52 @@ fn a_stopped_process_costs_no_other_one_a_connection() {
     let node = Node::open(&at(&one, &folder, ""));
     for (turn, idler) in idlers.iter().enumerate() {
         idler.stop();
-        a_connection(&node, &mut server, &two, turn > 0);
+        a_connection(&node, &mut server, (&two, PORT), turn > 0);
         idler.signal(libc::SIGCONT);
     }
     assert_eq!(node.endpoint.counter("cm_repeats"), 0);
     server.end();
     idlers.into_iter().for_each(Helper::end);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// A listener that is stopped is waited for: its clients ask it again and hear nothing, until it goes on and
+/// takes each of them once. Others of its address take connections meanwhile. (For how long it is waited for:
+/// `nobody_listens_or_answers` of the manager's tests, in virtual time.)
+#[test]
+fn a_stopped_listener_takes_its_requests_when_it_goes_on() {
+    let folder = folder("cm-paused");
+    let [one, two, three, four] = [1, 2, 3, 4].map(|host| local(84, host));
+    // Through its ring; through its socket; from another address.
+    let routes = [(&one, &one, ""), (&two, &two, ",path=udp"), (&three, &four, "")];
+    let mut all = routes.map(|(from, to, more)| {
+        let server = start("serve", &at(to, &folder, more));
+        let other = start("serve elsewhere", &at(to, &folder, more));
+        (Node::open(&at(from, &folder, more)), server, other)
+    });
+    all.iter().for_each(|(_, server, _)| server.stop());
+    let ids: Vec<_> =
+        all.iter().zip(routes).map(|((node, ..), (_, to, _))| node.connect(to, PORT, 1)).collect();
+    for ((node, _, other), (_, to, _)) in all.iter_mut().zip(routes) {
+        a_connection(node, other, (to, ELSEWHERE), false);
+    }
+    for (node, ..) in &all {
+        while node.endpoint.counter("cm_repeats") == 0 {
+            let heard = node.events.recv_timeout(Duration::from_millis(100));
+            assert_eq!(heard, Err(RecvTimeoutError::Timeout), "of a listener that is stopped");
+        }
+    }
+    all.iter().for_each(|(_, server, _)| server.signal(libc::SIGCONT));
+    for (((node, mut server, other), (_, to, _)), id) in all.into_iter().zip(routes).zip(ids) {
+        let told = node.next();
+        let CmEvent { cookie: 1, what: What::Reply(reply), .. } = told else { panic!("{told:?}") };
+        replied(&node, &mut server, to, (id, &reply), true);
+        let said = server.last_words();
+        assert!(said.contains("cm_requests 1;") && said.contains("cm_established 1;"), "{said}");
+        assert!(!said.contains("cm_duplicates 0;"), "the repeat came too: {said}");
+        other.end();
+        node.endpoint.host.close();
+    }
     std::fs::remove_dir_all(folder).unwrap();
 }
 
