@@ -9,7 +9,7 @@ use crate::hold::{Hold, Keep};
 use crate::port::Port;
 use crate::roles::{OnOutcome, hear};
 use adverb_nic::{
-    Author, ChainEvent, ChainStep, Completion, CompletionOp, Copied, CqId, Error, Event, Nic, PathId, TxFrame,
+    Author, ChainEvent, ChainStep, Completion, Copied, CqId, Error, Event, Nic, PathId, TxFrame,
 };
 use adverb_os::clock::Clock;
 use adverb_os::say;
@@ -291,19 +291,12 @@ impl Core {
         out: &mut impl FnMut(Completion),
     ) -> Result<usize, Error> {
         let (done, acknowledged) = self.round_keeping(false, self.hold.for_arrivals());
-        let mut has_received = false;
-        let count = self.take(cq, max, &mut |completion| {
-            has_received |= matches!(completion.op, CompletionOp::Recv | CompletionOp::RecvWriteImm);
-            out(completion);
-        })?;
+        let count = self.take(cq, max, out)?;
         let now = self.clock.now();
         if count == 0 || done.events > 0 {
             self.send_waiting(now);
         }
         let Some(port) = &mut self.port else { return Ok(count) };
-        if has_received {
-            port.show_rings();
-        }
         port.counters.frames_by_calls += done.frames as u64;
         if acknowledged && count > 0 {
             self.hold.acknowledges(now, port.is_waiting(), false);

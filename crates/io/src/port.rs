@@ -28,7 +28,8 @@ use adverb_os::ring::Frame;
 use adverb_os::say::Seldom;
 use adverb_os::steer::Mark;
 use adverb_wire::{
-    Duration, Flow, Gid, Instant, Packet, ParseError, Parsed, ROCE_UDP_PORT, seal, verify_ip, verify_udp_as,
+    Duration, Flow, Gid, Instant, Operation, Packet, ParseError, Parsed, ROCE_UDP_PORT, seal, verify_ip,
+    verify_udp_as,
 };
 use outbox::Outbox;
 pub use room::Way;
@@ -388,9 +389,11 @@ impl Port {
     #[inline]
     pub fn receive(&mut self, now: Instant, nic: &mut Nic, ask_socket: bool) -> usize {
         let Port { own, rings, slow, scratch, counters, .. } = self;
+        let mut request = None;
         let mut total = match slow {
             None => rings.receive(counters, |frame, counters| {
-                take_ring_frame(now, nic, *own, frame, scratch, counters)
+                let operation = take_ring_frame(now, nic, *own, frame, scratch, counters);
+                request = operation.filter(|operation| !operation.is_response()).or(request);
             }),
             Some(slow) => rings.receive(counters, |frame, counters| {
                 let mut bytes = Vec::new();
@@ -401,7 +404,7 @@ impl Port {
                 slow.rx.admit(now, Parcel::unchecked(bytes, bth_at, ()));
             }),
         };
-        self.note_from_rings(total);
+        self.note_from_rings(total, request);
         self.udp_skipped += 1;
         self.udp_empty = false;
         let in_use = self.udp.in_use(now);
@@ -534,22 +537,26 @@ fn take_ring_frame(
     frame: &Frame<'_>,
     scratch: &mut Vec<u8>,
     counters: &mut IoCounters,
-) {
+) -> Option<Operation> {
     if !frame.elides_icrc() {
         // Checked bytes must be the ones that are used: the sender could change them in the ring.
         frame.copy_to(scratch);
         deliver(now, nic, scratch, false, counters);
-        return;
+        return None;
     }
     counters.shm_rx_icrc_elided += 1;
     let headers = match frame.parse_headers(own) {
         Ok(headers) => headers,
-        Err(e) => return counters.drop_parse[e as usize] += 1,
+        Err(e) => {
+            counters.drop_parse[e as usize] += 1;
+            return None;
+        }
     };
     match payload_in_ring(frame, headers.payload_offset, headers.packet.payload_len as usize) {
         Some(payload) => nic.on_frame(now, &headers.packet, &payload),
         None => counters.drop_parse[ParseError::Truncated as usize] += 1,
     }
+    Some(headers.packet.bth.opcode.operation())
 }
 
 /// Verifies, unless it is known to be sound, parses and delivers a whole frame. Returns its flow if it is a

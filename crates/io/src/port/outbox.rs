@@ -7,7 +7,7 @@ use super::{Port, UDP_PATH};
 use crate::hold::Keep;
 use crate::rings::unshown::is_plain_ack;
 use adverb_nic::{PathId, TxFrame};
-use adverb_wire::{Instant, Packet};
+use adverb_wire::{Instant, Operation, Packet};
 
 /// Acknowledgements that are put beside.
 const ACKS_MAX: usize = 32;
@@ -32,6 +32,8 @@ pub(super) struct Outbox {
     rings_wait: bool,
     /// The rings had so many frames at once that their senders wait for room in their windows.
     is_stream: bool,
+    /// The last request in a ring was a WRITE that only memory tells of.
+    is_silent: bool,
     /// What may.
     pub(super) keep: Keep,
     /// Since this was last asked: requests or answers were staged, acknowledgements were due.
@@ -116,31 +118,25 @@ impl Port {
         *if is_plain_ack(packet) { &mut outbox.acknowledged } else { &mut outbox.sent } = true;
     }
 
-    /// Notes how many frames the rings had.
+    /// Notes what the rings had: how many frames, and the last request. Who polls for messages needs no
+    /// thread for them, and would only take an acknowledgement in later than it could.
     #[inline]
-    pub(super) fn note_from_rings(&mut self, frames: usize) {
+    pub(super) fn note_from_rings(&mut self, frames: usize, request: Option<Operation>) {
         self.outbox.is_stream = frames > STREAM_FRAMES;
+        if let Some(operation) = request {
+            self.outbox.is_silent = operation.is_write() && !operation.has_immediate();
+        }
     }
 
     /// Whether the rings' receivers are shown nothing now: acknowledgements in them wait.
     #[inline]
     pub(super) fn let_rings_wait(&mut self) -> bool {
-        let Outbox { keep, is_stream, .. } = self.outbox;
-        let may_wait = keep != Keep::Nothing && !is_stream && self.slow.is_none();
+        let Outbox { keep, is_stream, is_silent, .. } = self.outbox;
+        let may_wait = keep != Keep::Nothing && is_silent && !is_stream && self.slow.is_none();
         let waited = self.outbox.rings_wait;
         self.outbox.rings_wait = may_wait && self.rings.has_acks_only();
         self.counters.acks_held += u64::from(self.outbox.rings_wait && !waited);
         self.outbox.rings_wait
-    }
-
-    /// Shows the rings' receivers what waits. Where both ends poll for messages, no thread is spared: who
-    /// waits for the answer would have taken the acknowledgement in before.
-    #[inline]
-    pub fn show_rings(&mut self) {
-        if std::mem::take(&mut self.outbox.rings_wait) {
-            self.rings.publish(&mut self.counters);
-            self.settle();
-        }
     }
 
     /// Whether something waits for the application's next call.
