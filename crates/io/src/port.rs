@@ -28,7 +28,7 @@ use adverb_os::ring::Frame;
 use adverb_os::say::Seldom;
 use adverb_os::steer::Mark;
 use adverb_wire::{
-    Duration, Flow, Gid, Instant, Operation, Packet, ParseError, Parsed, ROCE_UDP_PORT, seal, verify_ip,
+    Bth, Duration, Flow, Gid, Instant, Packet, ParseError, Parsed, ROCE_UDP_PORT, seal, verify_ip,
     verify_udp_as,
 };
 use outbox::Outbox;
@@ -267,7 +267,7 @@ impl Port {
         if self.slow.is_some() {
             self.flush_slow(now, nic);
         }
-        if !self.let_rings_wait() {
+        if !self.let_rings_wait(nic) {
             self.rings.publish(&mut self.counters);
         }
         if !self.settle_later {
@@ -392,8 +392,8 @@ impl Port {
         let mut request = None;
         let mut total = match slow {
             None => rings.receive(counters, |frame, counters| {
-                let operation = take_ring_frame(now, nic, *own, frame, scratch, counters);
-                request = operation.filter(|operation| !operation.is_response()).or(request);
+                let bth = take_ring_frame(now, nic, *own, frame, scratch, counters);
+                request = bth.filter(|bth| !bth.opcode.operation().is_response()).or(request);
             }),
             Some(slow) => rings.receive(counters, |frame, counters| {
                 let mut bytes = Vec::new();
@@ -528,7 +528,7 @@ fn hand_over(rings: &mut Rings, to: Slot, frame: &[u8], counters: &mut IoCounter
     }
 }
 
-/// Takes one frame out of a ring on the short way.
+/// Takes one frame out of a ring on the short way; what its BTH says, if it is a packet.
 #[inline]
 fn take_ring_frame(
     now: Instant,
@@ -537,7 +537,7 @@ fn take_ring_frame(
     frame: &Frame<'_>,
     scratch: &mut Vec<u8>,
     counters: &mut IoCounters,
-) -> Option<Operation> {
+) -> Option<Bth> {
     if !frame.elides_icrc() {
         // Checked bytes must be the ones that are used: the sender could change them in the ring.
         frame.copy_to(scratch);
@@ -556,7 +556,7 @@ fn take_ring_frame(
         Some(payload) => nic.on_frame(now, &headers.packet, &payload),
         None => counters.drop_parse[ParseError::Truncated as usize] += 1,
     }
-    Some(headers.packet.bth.opcode.operation())
+    Some(headers.packet.bth)
 }
 
 /// Verifies, unless it is known to be sound, parses and delivers a whole frame. Returns its flow if it is a

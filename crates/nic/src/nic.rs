@@ -41,7 +41,7 @@ use crate::state::NicState;
 use crate::transport::rc::irn::config::LossRecovery;
 use crate::transport::receive;
 use crate::work::{Completion, RecvWr, SendWr};
-use adverb_wire::{Instant, Packet};
+use adverb_wire::{Instant, Packet, QpNumber};
 
 /// The NIC. What every call reads stands at the beginning, and at that of [`NicState`]: seven cache
 /// lines ([`Nic::prefetch`]).
@@ -286,6 +286,13 @@ impl Nic {
     #[inline]
     pub fn awaits_acknowledgement(&self) -> bool {
         self.stalled > 0 || self.state.armed_cqs > 0
+    }
+
+    /// Whether the queue pair of that number has requests out that have not been acknowledged.
+    #[inline]
+    pub fn has_requests_out(&mut self, number: QpNumber) -> bool {
+        let pair = self.qps.at(self.numbers.owner(number));
+        pair.is_some_and(|pair| pair.qp.requester.awaits_acknowledgement())
     }
 
     /// Whether [`Nic::next_frame`] could produce something.

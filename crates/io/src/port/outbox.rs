@@ -6,8 +6,8 @@
 use super::{Port, UDP_PATH};
 use crate::hold::Keep;
 use crate::rings::unshown::is_plain_ack;
-use adverb_nic::{PathId, TxFrame};
-use adverb_wire::{Instant, Operation, Packet};
+use adverb_nic::{Nic, PathId, TxFrame};
+use adverb_wire::{Bth, Instant, Packet, QpNumber};
 
 /// Acknowledgements that are put beside.
 const ACKS_MAX: usize = 32;
@@ -32,8 +32,8 @@ pub(super) struct Outbox {
     rings_wait: bool,
     /// The rings had so many frames at once that their senders wait for room in their windows.
     is_stream: bool,
-    /// The last request in a ring was a WRITE that only memory tells of.
-    is_silent: bool,
+    /// Whom the last request in a ring was for, if it was a WRITE that only memory tells of.
+    written: Option<QpNumber>,
     /// What may.
     pub(super) keep: Keep,
     /// Since this was last asked: requests or answers were staged, acknowledgements were due.
@@ -121,20 +121,23 @@ impl Port {
     /// Notes what the rings had: how many frames, and the last request. Who polls for messages needs no
     /// thread for them, and would only take an acknowledgement in later than it could.
     #[inline]
-    pub(super) fn note_from_rings(&mut self, frames: usize, request: Option<Operation>) {
+    pub(super) fn note_from_rings(&mut self, frames: usize, request: Option<Bth>) {
         self.outbox.is_stream = frames > STREAM_FRAMES;
-        if let Some(operation) = request {
-            self.outbox.is_silent = operation.is_write() && !operation.has_immediate();
+        if let Some(Bth { opcode, dest_qp, .. }) = request {
+            let is_silent = opcode.operation().is_write() && !opcode.operation().has_immediate();
+            self.outbox.written = is_silent.then_some(dest_qp);
         }
     }
 
-    /// Whether the rings' receivers are shown nothing now: acknowledgements in them wait.
+    /// Whether the rings' receivers are shown nothing now: acknowledgements in them wait. Not where the queue
+    /// pair waits for others itself: who spins on memory has seen all that it posted complete.
     #[inline]
-    pub(super) fn let_rings_wait(&mut self) -> bool {
-        let Outbox { keep, is_stream, is_silent, .. } = self.outbox;
-        let may_wait = keep != Keep::Nothing && is_silent && !is_stream && self.slow.is_none();
-        let waited = self.outbox.rings_wait;
-        self.outbox.rings_wait = may_wait && self.rings.has_acks_only();
+    pub(super) fn let_rings_wait(&mut self, nic: &mut Nic) -> bool {
+        let Outbox { keep, is_stream, written, rings_wait: waited, .. } = self.outbox;
+        let may_wait = keep != Keep::Nothing && !is_stream && self.slow.is_none();
+        self.outbox.rings_wait = may_wait
+            && self.rings.has_acks_only()
+            && written.is_some_and(|number| !nic.has_requests_out(number));
         self.counters.acks_held += u64::from(self.outbox.rings_wait && !waited);
         self.outbox.rings_wait
     }
