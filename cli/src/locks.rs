@@ -264,6 +264,8 @@ struct Measured {
     counted: Counted,
     /// Of each acquisition, until the lock was released, in ns.
     times: Vec<u64>,
+    /// The longest time that it has waited for a lock, in ns; one that it waits for in the end counts, too.
+    longest_wait: u64,
 }
 
 fn bench(options: &BenchOptions) -> Result<ExitCode, Error> {
@@ -344,7 +346,7 @@ async fn measure(
     end: Instant,
 ) -> Result<Measured, LocksError> {
     let before = client.counted();
-    let mut times = Vec::new();
+    let (mut times, mut longest_wait) = (Vec::new(), 0);
     let value = vec![7; options.size];
     loop {
         let begun = rdma.now().await?;
@@ -352,14 +354,16 @@ async fn measure(
             break;
         }
         let lock = (rdma.random().await? % u64::from(options.locks)) as u32;
-        let Some(held) = client.acquire(lock, Some(end)).await? else { break };
+        let held = client.acquire(lock, Some(end)).await?;
+        longest_wait = longest_wait.max(rdma.now().await?.since(begun).as_ns());
+        let Some(held) = held else { break };
         match options.size {
             0 => held.release().await?,
             _ => held.store_and_release(&value).await?,
         };
         times.push(rdma.now().await?.since(begun).as_ns());
     }
-    Ok(Measured { counted: client.counted().since(&before), times })
+    Ok(Measured { counted: client.counted().since(&before), times, longest_wait })
 }
 
 fn in_words(options: &BenchOptions, measured: &[Measured], seconds: f64) -> String {
@@ -369,7 +373,7 @@ fn in_words(options: &BenchOptions, measured: &[Measured], seconds: f64) -> Stri
     let each = || measured.iter().map(|one| one.counted.acquired);
     format!(
         "{} clients, {} locks, {} bytes: {acquired} acquisitions in {seconds:.1} s, {:.0}/s; {:.2} refused \
-         tries each, {} taken over; a client had {} to {}; {times}\n",
+         tries each, {} taken over; a client had {} to {}, and waited for up to {:.1} ms; {times}\n",
         options.clients,
         options.locks,
         options.size,
@@ -378,5 +382,6 @@ fn in_words(options: &BenchOptions, measured: &[Measured], seconds: f64) -> Stri
         sum(|counted| counted.taken_over),
         each().min().unwrap_or_default(),
         each().max().unwrap_or_default(),
+        measured.iter().map(|one| one.longest_wait).max().unwrap_or_default() as f64 / 1e6,
     )
 }

@@ -45,6 +45,8 @@ pub(crate) struct Words {
     pub bug: Bug,
     /// Pause between two tries at a lock that is held; it doubles up to an eighth of the lease. Zero: none.
     pub pause: Duration,
+    /// What the last try took that found a lock held, if others wanted what was acquired last.
+    contended: Cell<Option<Duration>>,
     name: String,
     tags: Cell<u32>,
     /// Tags of locks that are held.
@@ -73,6 +75,7 @@ impl Words {
             release: Release::default(),
             bug: Bug::default(),
             pause: Duration::from_us(20),
+            contended: Cell::new(None),
             name: name.to_owned(),
             tags: Cell::new(0),
             held: RefCell::default(),
@@ -115,6 +118,9 @@ impl Words {
         let lease = self.told.lease;
         let tag = self.next_tag()?;
         let (mut expected, mut seen) = (0, 0);
+        if !self.let_others().await? {
+            return Ok(None);
+        }
         let mut since = self.rdma.now().await?;
         let mut pause = self.pause;
         loop {
@@ -135,6 +141,7 @@ impl Words {
                 continue;
             }
             let now = self.rdma.now().await?;
+            self.contended.set(Some(now.since(asked)));
             if was != seen {
                 (seen, since, pause) = (was, now, self.pause);
             } else if now.since(since).as_ns() >= lease.as_ns() / 8 * 9 && self.may_recover(lock, was).await?
@@ -150,6 +157,18 @@ impl Words {
             }
             pause = (pause + pause).min(Duration::from_ns(lease.as_ns() / 8)).max(self.pause);
         }
+    }
+
+    /// Who has had a lock that others wanted stays away for a time that it draws, of up to two tries. Clients
+    /// that all take the same time between two turns would fall into step: behind a switch that decides,
+    /// which has requests wait for a lock's word, a few of them then have it in turns among themselves, and
+    /// the others find it held each time. False if the program was asked to end.
+    async fn let_others(&self) -> Result<bool, Error> {
+        let Some(took) = self.contended.take() else { return Ok(true) };
+        let most = (2 * took.as_ns()).min(self.told.lease.as_ns() / 8);
+        let away = Duration::from_ns(self.rdma.random().await? % (most + 1));
+        let until = self.rdma.now().await? + away;
+        Ok(self.rdma.until(&[On::Stop], Some(until)).await?.is_none())
     }
 
     async fn try_acquire(&self, lock: u32, expected: u64, tag: u64) -> Result<u64, Error> {
