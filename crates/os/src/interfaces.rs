@@ -92,9 +92,9 @@ pub fn interface_link(socket: BorrowedFd<'_>, name: &str) -> io::Result<(u32, [u
     // SAFETY: `request` is a valid record with a terminated name; each call fills the union's field that
     // is read after it.
     unsafe {
-        check(libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU, &mut request))?;
+        check(libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU as libc::Ioctl, &mut request))?;
         let mtu = request.ifr_ifru.ifru_mtu.max(0) as u32;
-        check(libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFHWADDR, &mut request))?;
+        check(libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFHWADDR as libc::Ioctl, &mut request))?;
         let data = request.ifr_ifru.ifru_hwaddr.sa_data;
         Ok((mtu, [data[0], data[1], data[2], data[3], data[4], data[5]].map(|b| b as u8)))
     }

@@ -171,7 +171,7 @@ pub fn check_sealed(file: BorrowedFd<'_>, len: u64) -> io::Result<()> {
         }
         (system, status)
     };
-    if system.f_type != libc::TMPFS_MAGIC {
+    if system.f_type as libc::c_long != libc::TMPFS_MAGIC as libc::c_long {
         return refused("memory that is no memfd");
     }
     if seals & libc::F_SEAL_SHRINK == 0 {

@@ -186,16 +186,16 @@ fn buffer(at: *const c_void, len: usize) -> [iovec; 1] {
     [iovec { iov_base: at.cast_mut(), iov_len: len }]
 }
 
-/// A list of buffers.
+/// A list of buffers. Its length is a `size_t` in glibc's messages, an `int` in musl's.
 ///
 /// # Safety
 /// It has that many entries.
-unsafe fn buffers<'a>(list: *const iovec, entries: usize) -> Result<&'a [iovec], c_int> {
-    match entries {
-        0 => Ok(&[]),
-        _ if entries > BUFFERS_MAX => Err(libc::EMSGSIZE),
+unsafe fn buffers<'a>(list: *const iovec, entries: impl TryInto<usize>) -> Result<&'a [iovec], c_int> {
+    match entries.try_into() {
+        Ok(0) => Ok(&[]),
         // SAFETY: by the caller's promise.
-        _ => Ok(unsafe { core::slice::from_raw_parts(list, entries) }),
+        Ok(entries @ ..=BUFFERS_MAX) => Ok(unsafe { core::slice::from_raw_parts(list, entries) }),
+        _ => Err(libc::EMSGSIZE),
     }
 }
 
