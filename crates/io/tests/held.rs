@@ -3,7 +3,7 @@
 
 mod common;
 
-use adverb_nic::{SendOp, Status};
+use adverb_nic::{CompletionOp, SendOp, Status};
 use adverb_wire::Key;
 use common::{Endpoint, Helper, Remote, folder, listen, local, role, say};
 use std::hint::spin_loop;
@@ -23,10 +23,16 @@ const DIE: u64 = u64::MAX - 1;
 fn helper() {
     let Some(role) = role() else { return };
     let endpoint = Endpoint::open(&role[1]);
+    endpoint.recv(0, IN, 8);
     say(&endpoint.remote().line());
     let peer = Remote::parse(&listen().unwrap());
     endpoint.connect(&peer);
     say("connected");
+    if role[0] == "messages" {
+        (0..MESSAGES).for_each(|i| answer_message(&endpoint, i));
+        listen();
+        return;
+    }
     for i in 1.. {
         match wait_for_word(&endpoint, |word| word == i || word >= DIE) {
             REST => break,
@@ -38,6 +44,16 @@ fn helper() {
         }
     }
     listen();
+}
+
+/// Messages there and back.
+const MESSAGES: u64 = 400;
+
+/// Polls for a message, and sends one.
+fn answer_message(endpoint: &Endpoint, i: u64) {
+    while endpoint.wait_ok(1)[0].op != CompletionOp::Recv {}
+    endpoint.recv(i, IN, 8);
+    endpoint.post(i, SendOp::Send, OUT, 8);
 }
 
 /// Spins on memory, without a call, as `ib_write_lat` does.
@@ -129,6 +145,26 @@ fn who_is_killed_while_acknowledgements_wait_is_found_out_in_time() {
     assert_eq!([found[0].status, found[1].status], expected);
     // Far from the 10 s for which a live peer may be excused.
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    drop(endpoint);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn who_polls_for_messages_is_shown_acknowledgements_at_once() {
+    let folder = folder("held-not");
+    let settings = format!("address={},directory={}", local(76, 1), folder.display());
+    let endpoint = Endpoint::open(&settings);
+    let mut helper = Helper::start(&["messages", &settings]);
+    let peer = Remote::parse(&helper.hear());
+    helper.tell(&endpoint.remote().line());
+    endpoint.connect(&peer);
+    assert_eq!(helper.hear(), "connected");
+    endpoint.recv(0, IN, 8);
+    endpoint.post(0, SendOp::Send, OUT, 8);
+    (1..MESSAGES).for_each(|i| answer_message(&endpoint, i));
+    while endpoint.wait_ok(1)[0].op != CompletionOp::Recv {}
+    assert_eq!(endpoint.counter("acks_held"), 0);
+    helper.end();
     drop(endpoint);
     std::fs::remove_dir_all(folder).unwrap();
 }
