@@ -223,9 +223,24 @@ impl Packer {
         self.messages.push_back(Outgoing { len: memory.len(), memory, frames: 0 });
     }
 
+    /// How many messages wait, the one that may take more frames included.
+    pub fn messages(&self) -> usize {
+        self.messages.len()
+    }
+
     /// Gives the kernel what waits. False while it takes no more.
     pub fn flush(&mut self, link: &mut Link, tally: &mut Tally) -> io::Result<bool> {
-        while let Some(first) = self.messages.front() {
+        Ok(self.send(link, tally, 0)? && link.flush()?)
+    }
+
+    /// The same of all messages but the last, which may take more frames.
+    pub fn flush_whole(&mut self, link: &mut Link, tally: &mut Tally) -> io::Result<bool> {
+        self.send(link, tally, 1)
+    }
+
+    /// Gives the kernel what waits but so many messages.
+    fn send(&mut self, link: &mut Link, tally: &mut Tally, but: usize) -> io::Result<bool> {
+        while let Some(first) = self.messages.front().filter(|_| self.messages.len() > but) {
             match link.send(&first.memory[..first.len]) {
                 Ok(()) => {
                     let (bytes, frames) = (first.len - 1 - 2 * first.frames as usize, first.frames);
@@ -244,7 +259,7 @@ impl Packer {
                 Err(e) => return Err(e),
             }
         }
-        link.flush()
+        Ok(true)
     }
 
     /// Forgets everything; returns how many frames that were.

@@ -60,12 +60,19 @@ impl Peer {
         (self.is_new() || self.role == Role::Leaving).then(|| self.since + SILENCE_MAX)
     }
 
-    /// Queues a frame. False, and nothing done, if too much waits already.
-    pub fn add(&mut self, frame: &[u8]) -> bool {
+    /// Queues a frame. False, and nothing done, if too much waits already. A message that takes no more
+    /// leaves at once: its memory serves for the next one while the processor still has it, and who gets it
+    /// begins to read.
+    pub fn add(&mut self, frame: &[u8], tally: &mut Tally) -> bool {
         if self.packer.bytes() + frame.len() > QUEUE_MAX {
             return false;
         }
+        let before = self.packer.messages();
         self.packer.add(frame.len()).copy_from_slice(frame);
+        let is_begun = before > 0 && self.packer.messages() > before;
+        if is_begun && self.packer.flush_whole(&mut self.link, tally).is_err() {
+            self.is_gone = true;
+        }
         true
     }
 

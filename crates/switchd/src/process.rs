@@ -479,7 +479,7 @@ impl Process {
         let mut depth = 0;
         let mut give = |at: usize, full: &mut u64| {
             if let Some(peer) = &mut self.peers[at] {
-                *full += u64::from(!peer.add(bytes));
+                *full += u64::from(!peer.add(bytes, &mut self.tally));
                 depth = depth.max(peer.packer.bytes());
             }
         };
@@ -595,7 +595,7 @@ pub(crate) fn seat_of(seats: &mut [Option<Seat>], port: PortId) -> Option<&mut S
 mod tests {
     use super::*;
     use adverb_os::via::{Place, Via};
-    use adverb_wire::{Bth, Flow, Opcode, Operation, Packet, Service};
+    use adverb_wire::{Bth, Flow, Opcode, Operation, Packet, Service, WireExtra};
     use std::net::IpAddr;
 
     fn gid(last: u8) -> Gid {
@@ -639,6 +639,28 @@ mod tests {
             assert_eq!(process.switch().counters().get(Counter::RxFrames), taken as u64);
         }
         drop(process);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    /// What many frames are packed into does not wait for the end of the round, but the last of it.
+    #[test]
+    fn a_message_that_takes_no_more_leaves_at_once() {
+        let folder = std::env::temp_dir().join(format!("adverb-switchd-{}-whole", std::process::id()));
+        let mut process = Process::open(Config::parse("").unwrap(), &folder).unwrap();
+        let via = join(&mut process, 1);
+        let port = process.switch.port_of(gid(1)).unwrap();
+        let flow = Flow { src: gid(2), dst: gid(1), hop_limit: 64, ..Flow::default() };
+        let bth = Bth { opcode: Opcode::new(Service::Rc, Operation::SendOnly), ..Bth::default() };
+        let packet = Packet { flow, bth, payload_len: 4096, ..Packet::default() };
+        let mut frame = vec![0; packet.frame_len()];
+        assert_eq!(packet.emit_frame(&WireExtra::default(), &[7; 4096], &mut frame), frame.len());
+        let (frames, before) = (3 * MESSAGE_MAX / frame.len() + 1, process.tally.messages);
+        for _ in 0..frames {
+            process.hand_over(Instant::ZERO, port, &frame);
+        }
+        let waiting = process.peers.iter().flatten().map(|peer| peer.packer.messages()).sum::<usize>();
+        assert_eq!((waiting, process.tally.messages - before), (1, 3));
+        drop((process, via));
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }
