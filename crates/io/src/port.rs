@@ -545,13 +545,7 @@ fn take_ring_frame(
         return None;
     }
     counters.shm_rx_icrc_elided += 1;
-    let headers = match frame.parse_headers(own) {
-        Ok(headers) => headers,
-        Err(e) => {
-            counters.drop_parse[e as usize] += 1;
-            return None;
-        }
-    };
+    let headers = frame.parse_headers(own).map_err(|e| counters.drop_parse[e as usize] += 1).ok()?;
     match payload_in_ring(frame, headers.payload_offset, headers.packet.payload_len as usize) {
         Some(payload) => nic.on_frame(now, &headers.packet, &payload),
         None => counters.drop_parse[ParseError::Truncated as usize] += 1,
