@@ -147,13 +147,15 @@ def unscheduled_case(route):
     come to it gets none. That is no error, and the initiator's NIC says that it was borne."""
 
     def run(room):
-        require("ib_write_bw")
+        require("ib_write_bw", "stdbuf")
         cpus = os.sched_getaffinity(0)
         if len(cpus) < 2:
             raise Skip("one processor, and the initiator needs one too")
         busy = {max(cpus)}
         # Eight timeouts of 4.096 us * 2^8 are 8 ms.
         argv = ["ib_write_bw", "-F", "-s", "65536", "-u", "8", "-D", "4"]
+        # Else a pipe is told of the table's head together with its end.
+        told = ["stdbuf", "-oL", *argv]
         path = room.path("client.counters")
         options = route.get("options", ())
         how = {**route, "options": options, "client_options": (*options, "--trace", "--counters", path)}
@@ -162,7 +164,7 @@ def unscheduled_case(route):
             os.sched_setaffinity(spinner.pid, busy)
         # A scheduler may give the target enough now and then.
         for transfer in range(TRANSFERS):
-            server, client = room.pair(argv, argv, label=f"{transfer}-", **how)
+            server, client = room.pair(argv, told, label=f"{transfer}-", **how)
             # The transfer has begun when the target's NIC has opened its peer's ring or socket, and its table is set.
             room.wait_output(client, r"^ #bytes ")
             set_schedule(server.pid, os.SCHED_IDLE, busy)
