@@ -110,6 +110,10 @@ counters! {
     ticks,
     /// Frames that the progress thread dealt with.
     frames_by_thread,
+    /// Rounds of the progress thread that dealt with any.
+    rounds_by_thread,
+    /// Nanoseconds for which it spun and found none.
+    thread_vain_ns,
     /// Frames that the application dealt with in its own calls.
     frames_by_calls,
 }

@@ -253,6 +253,7 @@ fn round(
     count(core, |counters| {
         counters.ticks += u64::from(ticked);
         counters.frames_by_thread += done.frames as u64;
+        counters.rounds_by_thread += u64::from(done.frames > 0);
         counters.wakes += u64::from(woken.bell || woken.socket);
         counters.wakes_useless += u64::from(useless);
         counters.thread_moves = load.aside.moves;
@@ -303,6 +304,8 @@ fn spin(shared: &Shared, load: &mut AppLoad) -> Option<bool> {
     // Whether any came since the load was looked at.
     let mut fruitful = false;
     let mut last_frame = None;
+    // The last look, if it found nothing.
+    let mut vain_since: Option<Instant> = None;
     let mut looks = 0u32;
     let mut pauses = 0;
     while !shared.state.stop.load(Ordering::Relaxed) {
@@ -314,7 +317,12 @@ fn spin(shared: &Shared, load: &mut AppLoad) -> Option<bool> {
         let now = core.clock.now();
         let last = *last_frame.get_or_insert(now);
         let done = core.round(false);
-        count(&mut core, |counters| counters.frames_by_thread += done.frames as u64);
+        count(&mut core, |counters| {
+            counters.frames_by_thread += done.frames as u64;
+            counters.rounds_by_thread += u64::from(done.frames > 0);
+            counters.thread_vain_ns += vain_since.map_or(0, |since| now.since(since).as_ns());
+        });
+        vain_since = (done.frames == 0).then_some(now);
         if done.frames > 0 {
             last_frame = Some(now);
             (found, fruitful) = (true, true);

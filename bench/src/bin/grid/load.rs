@@ -25,10 +25,11 @@ const FEW: usize = 100;
 #[derive(Clone, Copy)]
 struct Counted {
     cpu_ns: u64,
+    vain_ns: u64,
     frames: u64,
     messages: u64,
     answers: u64,
-    wakes: u64,
+    rounds: u64,
     bytes: i64,
     nic_bytes: i64,
 }
@@ -92,12 +93,12 @@ impl Load {
         let answer = self.ask("count")?;
         let numbers: Vec<i64> =
             answer.split_whitespace().map(str::parse).collect::<Result<_, _>>().map_err(said)?;
-        let [cpu_ns, frames, messages, answers, wakes, bytes, nic_bytes] = numbers[..] else {
+        let [cpu_ns, vain_ns, frames, messages, answers, rounds, bytes, nic_bytes] = numbers[..] else {
             return Err(format!("the server has counted {answer}"));
         };
-        let [cpu_ns, frames, messages, answers, wakes] =
-            [cpu_ns, frames, messages, answers, wakes].map(|n| n as u64);
-        Ok(Counted { cpu_ns, frames, messages, answers, wakes, bytes, nic_bytes })
+        let [cpu_ns, vain_ns, frames, messages, answers, rounds] =
+            [cpu_ns, vain_ns, frames, messages, answers, rounds].map(|n| n as u64);
+        Ok(Counted { cpu_ns, vain_ns, frames, messages, answers, rounds, bytes, nic_bytes })
     }
 
     /// Sets so many connections up, and waits until StaR has them, where that is asked for.
@@ -194,11 +195,11 @@ impl Load {
         Ok(())
     }
 
-    /// `write|read OUTSTANDING MILLISECONDS`.
+    /// `write|read OUTSTANDING MILLISECONDS MICROSECONDS`, the last from turn to turn at least.
     fn told(&mut self, line: &str) -> Result<String, String> {
-        let wrong = || format!("write|read OUTSTANDING MILLISECONDS is wanted, not `{line}`");
+        let wrong = || format!("write|read OUTSTANDING MILLISECONDS MICROSECONDS is wanted, not `{line}`");
         let words: Vec<&str> = line.split(' ').collect();
-        let [op, outstanding, time] = words[..] else { return Err(wrong()) };
+        let [op, outstanding, time, period] = words[..] else { return Err(wrong()) };
         let is_write = match op {
             "write" => true,
             "read" => false,
@@ -210,40 +211,46 @@ impl Load {
             return Err(wrong());
         }
         let time = Duration::from_millis(time.parse().map_err(|_| wrong())?);
+        let period = Duration::from_micros(period.parse().map_err(|_| wrong())?);
         let before = self.counted()?;
-        let (ops, elapsed) = self.burst(is_write, outstanding, time)?;
+        let (ops, elapsed) = self.burst(is_write, outstanding, time, period)?;
         let after = self.counted()?;
         Ok(format!(
             concat!(
-                r#"{{"ops": {}, "seconds": {:.6}, "cpu_ns": {}, "frames": {}, "messages": {}, "#,
-                r#""answers": {}, "wakes": {}}}"#
+                r#"{{"ops": {}, "seconds": {:.6}, "cpu_ns": {}, "vain_ns": {}, "frames": {}, "#,
+                r#""messages": {}, "answers": {}, "rounds": {}}}"#
             ),
             ops,
             elapsed.as_secs_f64(),
             after.cpu_ns - before.cpu_ns,
+            after.vain_ns - before.vain_ns,
             after.frames - before.frames,
             after.messages - before.messages,
             after.answers - before.answers,
-            after.wakes - before.wakes,
+            after.rounds - before.rounds,
         ))
     }
 
     /// So many requests outstanding for so long, in turns: the next ones leave together when all have ended,
-    /// so that the server's thread finds as many at a time whatever the number of connections. How many there
-    /// were.
+    /// so that the server's thread finds as many at a time whatever the number of connections, and not before
+    /// `period` after the ones before. How many there were.
     fn burst(
         &mut self,
         is_write: bool,
         outstanding: usize,
         time: Duration,
+        period: Duration,
     ) -> Result<(u64, Duration), String> {
         let (begun, mut under_way, mut ops) = (now(), 0, 0u64);
+        let mut due = begun;
         let mut places = Vec::with_capacity(outstanding);
         let mut goes_on = true;
         let mut heard = begun;
         while goes_on || under_way > 0 {
             goes_on = goes_on && begun.elapsed() < time;
-            if goes_on && under_way == 0 {
+            if goes_on && under_way == 0 && now() >= due {
+                due = now() + period;
+                heard = now();
                 places.clear();
                 while places.len() < outstanding {
                     let place = self.draw() as usize % self.qps.len();
@@ -260,7 +267,7 @@ impl Load {
             ops += done as u64;
             if done > 0 {
                 heard = now();
-            } else if heard.elapsed() > PATIENCE {
+            } else if under_way > 0 && heard.elapsed() > PATIENCE {
                 return Err("a request takes too long".to_owned());
             }
         }

@@ -7,8 +7,9 @@
 //! The server prints the TCP port at which it is told of connections and says what it has counted, and
 //! sleeps: its NIC's thread does all the work, so that thread's clock is the server's processor time. The
 //! client holds all connections in one process. A line of its standard input, `write|read OUTSTANDING
-//! MILLISECONDS`, has so many requests of 64 bytes outstanding for so long, each over a connection drawn at
-//! random, and is answered by a JSON object. `bench/grid` runs them.
+//! MILLISECONDS MICROSECONDS`, has so many requests of 64 bytes outstanding for so long, each over a
+//! connection drawn at random, the next ones as many microseconds after the last at the earliest, and is
+//! answered by a JSON object. `bench/grid` runs them.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a tool of those who build adverb")]
 
 mod end;

@@ -61,12 +61,13 @@ fn counted(end: &End) -> Result<String, String> {
     };
     let nic_bytes = end.host.inspect(|nic| nic.stateless_bytes());
     Ok(format!(
-        "{} {} {} {} {} {} {}\n",
+        "{} {} {} {} {} {} {} {}\n",
         thread_ns()?,
+        count("thread_vain_ns")?,
         count("udp_rx_frames")?,
         count("udp_rx_messages")?,
         count("udp_tx_frames")?,
-        count("wakes")?,
+        count("rounds_by_thread")?,
         live_bytes(),
         nic_bytes
     ))
