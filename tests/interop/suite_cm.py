@@ -64,6 +64,8 @@ SCENARIOS = {
     "rejected": Scenario(["--reject"], ["--data", "a question"]),
     "rejected-most-data": Scenario(["--reject", "--data", WORDS[: MOST["refusal"]]], []),
     "abandoned": Scenario(["--abandon"], []),
+    # What fio's verb=send meets: it accepts with an RNR retry count of 0, and may have posted less than comes.
+    "few-receives": Scenario(["--posts", "1", "--rnr", "0"], ["--rnr", "0", "--late", "4", "--leave"]),
     "client-exits": Scenario(["--receives", "3"], ["--sends", "3", "--exit"]),
     "server-exits": Scenario(["--sends", "3", "--exit"], ["--receives", "3"]),
     "datagrams": Scenario(["--data", "an answer", "--receives", "3"], ["--data", "a question", "--sends", "3"], UDP),
@@ -295,7 +297,8 @@ def both_ways(name, run, timeout=LIMIT_S, long=False, **how):
         yield Case(f"interop/rdmacm-{name}/{word}", watched(one, **how), timeout, long)
 
 
-SHORT = ("client-leaves", "server-leaves", "nobody", "rejected", "client-exits", "datagrams", "datagrams-rejected")
+SHORT = ("client-leaves", "server-leaves", "nobody", "rejected", "few-receives", "client-exits", "datagrams",
+         "datagrams-rejected")
 SLOW = Scenario(["--wait", "7", "--data", "late"], ["--leave"])
 # In which scenario a message is lost, whether the client sends it, and its place among all that this side sends.
 LOST = {

@@ -12,6 +12,7 @@
  *   --reject           the server refuses; --abandon: it destroys the request without a word
  *   --wait N           the server takes its time before it answers: N seconds
  *   --sends N          messages that this side sends as soon as it may, each of 64 bytes; --receives N: those that come
+ *   --posts N          receives that this side posts, of 64; --rnr N: how often its peer may send again what found none
  *   --until FILE       this side goes on from there when the file is there, and sends --late N messages first
  *   --leave            this side ends the connection, when it has all messages; --exit: it ends without a word;
  *                      --kill: so that it cannot say any
@@ -36,8 +37,8 @@
 static struct {
 	const char *serve, *to, *port, *data, *until;
 	int datagrams, reject, abandon, wait, leave, exit, kill, timewait, sends, receives, late;
-	int responder, initiator;
-} options = {.responder = 4, .initiator = 2};
+	int responder, initiator, rnr, posts;
+} options = {.responder = 4, .initiator = 2, .rnr = 5, .posts = DEPTH};
 
 static struct rdma_event_channel *channel;
 static struct rdma_cm_event *current;
@@ -129,7 +130,7 @@ static void post_receives(struct rdma_cm_id *id)
 	region = ibv_reg_mr(id->pd, memory, sizeof memory, IBV_ACCESS_LOCAL_WRITE);
 	source = ibv_reg_mr(id->pd, outgoing, sizeof outgoing, 0);
 	expect(region && source, "ibv_reg_mr");
-	for (int i = 0; i < DEPTH; i++) {
+	for (int i = 0; i < options.posts; i++) {
 		struct ibv_sge sge = {(uintptr_t)memory[i], sizeof memory[i], region->lkey};
 		struct ibv_recv_wr wr = {.wr_id = i, .sg_list = &sge, .num_sge = 1}, *bad;
 
@@ -252,7 +253,7 @@ static struct rdma_conn_param parameters(void)
 		.initiator_depth = (uint8_t)options.initiator,
 		.flow_control = 1,
 		.retry_count = 6,
-		.rnr_retry_count = 5,
+		.rnr_retry_count = (uint8_t)options.rnr,
 	};
 }
 
@@ -349,7 +350,8 @@ static void read_options(int argc, char **argv)
 		{"receives", 1, NULL, 'm'},   {"datagrams", 0, &options.datagrams, 1}, {"reject", 0, &options.reject, 1},
 		{"abandon", 0, &options.abandon, 1}, {"wait", 1, NULL, 'w'}, {"leave", 0, &options.leave, 1},
 		{"exit", 0, &options.exit, 1}, {"timewait", 0, &options.timewait, 1}, {"kill", 0, &options.kill, 1},
-		{"until", 1, NULL, 'u'},      {"late", 1, NULL, 'l'},	  {NULL, 0, NULL, 0},
+		{"until", 1, NULL, 'u'},      {"late", 1, NULL, 'l'},	  {"rnr", 1, NULL, 'k'},
+		{"posts", 1, NULL, 'o'},      {NULL, 0, NULL, 0},
 	};
 
 	for (int which; (which = getopt_long(argc, argv, "", known, NULL)) != -1;) {
@@ -364,12 +366,14 @@ static void read_options(int argc, char **argv)
 		case 'w': options.wait = atoi(optarg); break;
 		case 'n': options.sends = atoi(optarg); break;
 		case 'm': options.receives = atoi(optarg); break;
+		case 'k': options.rnr = atoi(optarg); break;
+		case 'o': options.posts = atoi(optarg); break;
 		case 'r': expect(sscanf(optarg, "%d,%d", &options.responder, &options.initiator) == 2, "--resources N,M"); break;
 		default: exit(2);
 		}
 	}
 	expect(options.port && !options.serve != !options.to && options.sends <= DEPTH && options.receives <= DEPTH &&
-		       options.late <= DEPTH,
+		       options.late <= DEPTH && options.posts >= 0 && options.posts <= DEPTH,
 	       "--port, --serve or --to");
 }
 
