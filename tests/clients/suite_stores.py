@@ -1,10 +1,10 @@
-"""The calls that stores on disaggregated memory make (stores.c): chains of entries, locks in the adapter's memory. Their
-programs have GID index 3 written into them, so the NIC lists its address four times."""
+"""The calls that stores on disaggregated memory make: chains of entries (stores_chain.c), locks in the adapter's memory
+(stores_locks.c). Their programs have GID index 3 written into them, so the NIC lists its address four times."""
 
 from harness import Case, Fail, compile_c, require_text
 from suite_switch import CAS, LOSS, Switch, expect_counted
 
-HEADERS = ("xchannel.h", "verbs_exp.h")
+HEADERS = {"chain": (), "locks": ("xchannel.h", "verbs_exp.h")}
 GIDS = "gids=4"
 PATHS = {
     "": {},
@@ -14,11 +14,14 @@ PATHS = {
 # What the switch must have decided. A word stays the server's for 0.7 s after the switch has first heard of it.
 SECONDS = 2
 DECIDED = {"chain": ("cas_refused",), "locks": ("fetch_added",)}
-SAID = {"chain": ("", "^200 entries chained$"), "locks": ("^32768 locks taken and released$", "")}
+# A GID index that is none and no address at all are refused, whatever else lies in a GRH is an address.
+HANDLES = "".join(rf"^a GRH of bytes {byte}, index {index}: {what}\n" for byte, index, what in (
+    ("0xaa", "0xaa", "Invalid argument"), ("0", "0", "Invalid argument"), ("0x5a", "0x3", "a handle")))
+SAID = {"chain": ("", HANDLES + "200 entries chained$"), "locks": ("^32768 locks taken and released$", "")}
 
 
 def both(room, part, seconds=0, **how):
-    server, client = room.both_succeed([compile_c("stores", own=HEADERS), part, str(seconds)], **how)
+    server, client = room.both_succeed([compile_c(f"stores_{part}", own=HEADERS[part]), str(seconds)], **how)
     for end, also in zip((server, client), SAID[part]):
         require_text(end.output(), "^OK$", end.label)
         require_text(end.output(), also, end.label)

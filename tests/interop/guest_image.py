@@ -38,7 +38,7 @@ PROGRAMS = {
     "iproute2": ("rdma",),
 }
 # Programs of tests/clients that the guest has too.
-FROM_CLIENTS = ("redn_get", "words")
+FROM_CLIENTS = ("redn_get", "stores_chain", "words")
 BUSYBOX = "/bin/busybox"
 PROVIDERS = "/usr/lib/x86_64-linux-gnu/libibverbs"
 PROVIDER_LIST = "/etc/libibverbs.d/rxe.driver"
@@ -129,7 +129,7 @@ def kernel_version():
 def digest(place, host_files):
     said = hashlib.sha256(str(sorted(place.items())).encode())
     sources = [os.path.join(PARTS, name) for name in sorted(os.listdir(PARTS))]
-    sources += [os.path.join(CLIENTS, name) for name in ("client.h", *(name + ".c" for name in FROM_CLIENTS))]
+    sources += [os.path.join(CLIENTS, name) for name in ("client.h", "stores.h", *(name + ".c" for name in FROM_CLIENTS))]
     for path in [__file__, *sources]:
         with open(path, "rb") as f:
             said.update(f.read())

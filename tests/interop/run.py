@@ -23,6 +23,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(
 import harness
 import suite_cable
 import suite_cm
+import suite_entries
 import suite_offer
 import suite_operations
 import suite_redn
@@ -31,7 +32,8 @@ import suite_vanish
 import suite_words
 from sides import LAB, SECOND
 
-SUITES = (suite_operations, suite_stock, suite_offer, suite_redn, suite_cm, suite_vanish, suite_cable, suite_words)
+SUITES = (suite_operations, suite_stock, suite_offer, suite_redn, suite_entries,
+          suite_cm, suite_vanish, suite_cable, suite_words)
 
 
 def all_cases():

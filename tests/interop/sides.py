@@ -96,10 +96,11 @@ def counters_text(room):
 
 
 class Sent:
-    """What a capture holds of one source: frames, those with an IPv4 identification, those without a UDP checksum."""
+    """What a capture holds of an end, by its addresses: frames, those with an IPv4 identification, those without a UDP
+    checksum."""
 
-    def __init__(self, path, source):
-        address = ipaddress.ip_address(source)
+    def __init__(self, path, *sources):
+        addresses = [ipaddress.ip_address(source).packed for source in sources]
         self.frames = self.identified = self.unsummed = 0
         for frame in icrc.frames(path):
             found = icrc.roce_datagram(frame)
@@ -107,7 +108,7 @@ class Sent:
                 continue
             ip, udp = found
             source_field = ip[8:24] if udp == IPV6_HEADER else ip[12:16]
-            if source_field != address.packed:
+            if source_field not in addresses:
                 continue
             self.frames += 1
             self.identified += udp != IPV6_HEADER and ip[4:6] != b"\0\0"
@@ -128,11 +129,11 @@ def opcodes(path, source):
     return found
 
 
-def watched(run, least=1, one_way=False, mtu=lab.MTU, lose=0, segmented=0, dissect=False, ip=4, look=None):
+def watched(run, least=1, one_way=False, mtu=lab.MTU, lose=0, segmented=0, dissect=False, ip=4, look=None, also=()):
     """A case's function: runs `run` on a way of the MTU over a version of IP, loses about every `lose`-th packet in
     each direction, captures. At least `least` frames must have passed each way (`one_way`:
     one of the ways); at least `segmented` of adverb's must have been cut out of a larger datagram by the kernel.
-    `dissect` has tshark read all of them too, and `look` is given the file."""
+    `dissect` has tshark read all of them too, and `look` is given the file. The guest's frames come from `also` too."""
 
     def case(room):
         LAB.set_mtu(mtu)
@@ -156,7 +157,7 @@ def watched(run, least=1, one_way=False, mtu=lab.MTU, lose=0, segmented=0, disse
         right, wrong = icrc.count(path)
         if wrong:
             raise Fail(f"{wrong} frames with a wrong ICRC, {right} with a right one")
-        sent, received = Sent(path, lab.HOSTS[ip]), Sent(path, lab.GUESTS[ip])
+        sent, received = Sent(path, lab.HOSTS[ip]), Sent(path, lab.GUESTS[ip], *also)
         if (max if one_way else min)(sent.frames, received.frames) < least:
             raise Fail(f"{sent.frames} frames from adverb, {received.frames} from rxe, not {least}")
         if sent.frames + received.frames != right:
