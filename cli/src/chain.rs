@@ -300,14 +300,20 @@ impl Searches {
         self.begun.borrow_mut().remove(&number);
     }
 
-    fn is_long(&self, now: Instant) -> bool {
-        self.begun.borrow().values().any(|begun| now.since(*begun) >= LONG)
+    /// When the oldest one will have taken long; with none, when one that begins now will.
+    fn long_at(&self, now: Instant) -> Instant {
+        self.begun.borrow().values().min().map_or(now, |begun| *begun) + LONG
     }
 
     /// Says once what takes so long, should it.
     async fn told(&self, rdma: &Rdma) -> Result<(), RdmaError> {
-        while !self.is_long(rdma.now().await?) {
-            rdma.sleep(RdmaDuration::from_ms(100)).await?;
+        loop {
+            let now = rdma.now().await?;
+            let due = self.long_at(now);
+            if due <= now {
+                break;
+            }
+            rdma.sleep(due.since(now)).await?;
         }
         say!(
             "adverb: clients look for the ends of chains that have grown long before, once for each key: the \

@@ -58,8 +58,7 @@ fn now() -> Instant {
 /// Processor time that this thread has had, in seconds, which other programs on the machine do not add to;
 /// real time where the system does not say.
 pub fn thread_seconds() -> f64 {
-    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    let spent = stat.split_whitespace().next().and_then(|ns| ns.parse::<u64>().ok());
+    let spent = adverb_os::sys::thread_ran(std::process::id(), adverb_os::sys::thread_id());
     static BEGUN: OnceLock<Instant> = OnceLock::new();
     spent.map_or_else(|| BEGUN.get_or_init(now).elapsed().as_secs_f64(), |ns| ns as f64 / 1e9)
 }
