@@ -407,8 +407,21 @@ def kept(room, switch):
 
 
 def reloaded(room):
-    """A switch that is given other files under load: programs that stay know their words, one that is told something else
-    begins anew, a bad file changes nothing; words come out right, and the recording has it all."""
+    """A switch that is given other files under load: programs that stay know their words, and go on when they are told
+    something else; a bad file changes nothing. No queue pair fails of it."""
+    if reload_under_load(room, "connections = 2000\n", "^programs: cas_to_write changed$"):
+        raise Fail("a queue pair failed, although the program stayed that could answer it")
+
+
+def reloaded_anew(room):
+    """The same, and in the end a program cannot stay, as its table is to be smaller: another one begins. Who has lost an
+    answer then that only the first one could give fails (docs/switch.md), and goes on with a new queue pair."""
+    reload_under_load(room, "connections = 512\n", "^programs: cas_to_write new, cas_to_write gone$")
+
+
+def reload_under_load(room, keys, said):
+    """Gives a switch other files under load, and in the end one whose program has these keys, of which that is said. Words come
+    out right, and the recording has it all. Returns how many changes are in doubt."""
     switch = Switch(room, CAS + PATIENT, recorded=True)
     changes = 0
 
@@ -431,7 +444,7 @@ def reloaded(room):
             take(CAS + PATIENT + f'[[port]]\naddress = "{SERVER}"\nfaults = {{ loss = 0.01 }}\n',
                  f"^programs: cas_to_write kept, ecn gone\nports: {SERVER} has other faults or another capture$")
             decided(50)
-        take(CAS + PATIENT + "connections = 512\n", "^programs: cas_to_write new, cas_to_write gone$")
+        take(CAS + PATIENT + keys, said)
         try:
             take("[[program]]\nkind = 'sort'\n", "")
             raise Fail("a file with a mistake was taken")
@@ -443,12 +456,13 @@ def reloaded(room):
             proc.kill(signal.SIGTERM)
 
     with kept(room, switch):
-        words(room, switch, 4, room.case.seconds, during)
+        doubt = words(room, switch, 4, room.case.seconds, during)
         switch.counters()
         room.note(f"{changes} files taken")
         switch.proc.kill(signal.SIGTERM)
         room.expect_success(switch.proc)
     replays_the_same(room, switch, 1, CONVERTED[:1])
+    return doubt
 
 
 def carried(room):
@@ -699,6 +713,7 @@ def cases():
     yield Case("switch/steady-fetch-add-4-qps", steady(atomics("bw", seconds=600, extra=["-q", 4]), CAS), 90)
     yield Case("switch/own-sequencer", own_sequencer, 60)
     yield Case("switch/reloaded", reloaded, 90)
+    yield Case("switch/reloaded-anew", reloaded_anew, 90)
     # Words that are hot all the time stay the server's, and then a bench fails by right: too often for each change.
     yield Case("switch/tree", tree, 120, long=True)
     yield Case("switch/recorded", recorded, 90)

@@ -120,6 +120,22 @@ impl ProgramConfig {
         })
     }
 
+    /// Whether a program that was told this goes on, with all that it remembers, when it is told `next`.
+    pub fn may_become(&self, next: &ProgramConfig) -> bool {
+        match (self, next) {
+            (ProgramConfig::CasToWrite(config), ProgramConfig::CasToWrite(next)) => config.may_become(next),
+            _ => false,
+        }
+    }
+
+    /// What is wrong with what a program that runs is to be told.
+    pub(crate) fn check(&self) -> Result<(), &'static str> {
+        match self {
+            ProgramConfig::CasToWrite(config) => config.check(),
+            _ => Ok(()),
+        }
+    }
+
     /// The program's name.
     pub fn name(&self) -> &'static str {
         match self {
@@ -219,6 +235,17 @@ impl Program {
             );
         }
         Ok(())
+    }
+
+    /// It is told something else, and goes on.
+    ///
+    /// # Panics
+    /// If it may not become that.
+    pub(crate) fn is_told(&mut self, next: &ProgramConfig) {
+        match (self, next) {
+            (Program::CasToWrite(program), ProgramConfig::CasToWrite(next)) => program.is_told(*next),
+            (program, _) => panic!("{} does not become {next:?}", program.name()),
+        }
     }
 
     /// Deals with one frame: passes it on, changed or not, drops it, or keeps it.

@@ -59,6 +59,13 @@ impl<T: Clone + Default> Register<T> {
         Register { entries: vec![T::default(); shape.entries], shape, last: Pass::default() }
     }
 
+    /// Entries at their defaults behind those that there are, up to so many.
+    pub fn grow(&mut self, entries: usize) {
+        assert!(entries >= self.entries.len(), "{}: what is there stays", self.shape.name);
+        self.entries.resize(entries, T::default());
+        self.shape.entries = entries;
+    }
+
     /// What it costs.
     pub fn shape(&self) -> Shape {
         self.shape

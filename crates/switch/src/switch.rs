@@ -110,8 +110,20 @@ struct Port {
 pub enum Next {
     /// One of the old row, by its place there, with all that it remembers.
     Kept(usize),
+    /// The same, told something else. It must be one that may go on so ([`ProgramConfig::may_become`]).
+    Changed(usize, ProgramConfig),
     /// One that begins.
     New(ProgramConfig),
+}
+
+impl Next {
+    /// The place in the old row of one that stays.
+    pub fn place(&self) -> Option<usize> {
+        match self {
+            Next::Kept(at) | Next::Changed(at, _) => Some(*at),
+            Next::New(_) => None,
+        }
+    }
 }
 
 /// A frame that leaves. In this order, or it is copied in pieces that are not those that were written, which
@@ -172,16 +184,16 @@ impl Switch {
     /// The new row cannot be, or a program of the old one cannot go. Then all is as it was.
     ///
     /// # Panics
-    /// If a program of the old row is named that is not there, or twice.
+    /// If a program of the old row is named that is not there, or twice, or is told what it cannot become.
     pub fn reload(&mut self, now: Instant, row: &[Next], trace: usize) -> Result<(), Error> {
         let server = |next: &Next| match next {
             Next::Kept(at) => self.programs[*at].server(),
-            Next::New(config) => config.server(),
+            Next::New(config) | Next::Changed(_, config) => config.server(),
         };
         let servers: Vec<Gid> = row.iter().filter_map(server).collect();
         check_row(row.len(), servers.iter().copied())?;
         for (at, program) in self.programs.iter().enumerate() {
-            if !row.contains(&Next::Kept(at)) {
+            if row.iter().all(|next| next.place() != Some(at)) {
                 let is_replaced = program.server().is_some_and(|server| servers.contains(&server));
                 program.may_go(is_replaced).map_err(|why| Error::Busy(program.name(), why))?;
             }
@@ -190,13 +202,17 @@ impl Switch {
         for next in row {
             begun.push(match next {
                 Next::Kept(_) => None,
+                Next::Changed(_, config) => config.check().map(|()| None).map_err(Error::Program)?,
                 Next::New(config) => Some(config.begin(now).map_err(Error::Program)?),
             });
         }
         let mut old: Vec<Option<Program>> = self.programs.drain(..).map(Some).collect();
         for (next, begun) in row.iter().zip(begun) {
-            let kept = if let Next::Kept(at) = next { old[*at].take() } else { None };
-            let Some(program) = begun.or(kept) else { panic!("a program is kept once: {row:?}") };
+            let stays = next.place().and_then(|at| old[at].take());
+            let Some(mut program) = begun.or(stays) else { panic!("a program stays once: {row:?}") };
+            if let Next::Changed(_, config) = next {
+                program.is_told(config);
+            }
             self.programs.push(program);
         }
         self.trace.set_room(trace);

@@ -10,7 +10,8 @@ mod rack;
 use adverb_nic::{CompletionOp, QpId, QpType, SendOp, Status};
 use adverb_switch::cas_to_write::carry::CarryConfig;
 use adverb_switch::{
-    CasConfig, Counter, Counters, Error, MarkConfig, Next, ProgramConfig, SteerConfig, Switch,
+    CasConfig, Counter, Counters, Error, MarkConfig, Next, Program, ProgramConfig, SteerConfig, Switch,
+    WordRange,
 };
 use adverb_wire::{Duration, Gid, Psn, QpNumber};
 use rack::world::{CAPS, Link, Memory, wr};
@@ -120,7 +121,9 @@ impl Composition {
 enum Disturbance {
     /// Other programs come and go around the one that is looked at, which stays.
     Around,
-    /// That one also begins anew, goes for a time, or the whole switch is started again.
+    /// That one is told something else, too, and goes on.
+    Told,
+    /// It also begins anew, goes for a time, or the whole switch is started again.
     Any,
     /// The switch is put in the place of another as one that has never run: a mistake, for the test to find.
     Careless,
@@ -153,8 +156,10 @@ struct Told {
     failed: u64,
     /// Queue pairs that were connected after another had failed.
     replaced: u64,
-    /// Times that a row was taken, was refused as a program could not go, and that the switch began anew.
+    /// Times that a row was taken, that its program went on and was told something else, that one was refused
+    /// as a program could not go, and that the switch began anew.
     taken: u64,
+    changed: u64,
     busy: u64,
     restarted: u64,
     /// Of these, times at which operations were under way.
@@ -247,6 +252,30 @@ impl Run {
         self.place = program.is_some().then_some(0);
     }
 
+    /// The program that is there, told something else as it goes on.
+    fn changed(&mut self) -> Option<Next> {
+        let place = self.place?;
+        let Program::CasToWrite(cas) = &self.rack.switch.programs()[place] else {
+            return Some(Next::Kept(place));
+        };
+        let (was, rng) = (*cas.config(), &mut self.rng);
+        let next = CasConfig {
+            words_max: was.words_max + rng.usize(..9),
+            connections_max: was.connections_max + rng.usize(..9),
+            hold: HOLD + Duration::from_us(rng.u64(..40)),
+            life: LIFE + Duration::from_us(rng.u64(..400)),
+            flight: FLIGHT + Duration::from_us(rng.u64(..3)),
+            words: match rng.u8(..4) {
+                // The last one of the words is not among these.
+                0 => WordRange::Range { va: self.server.at(0).0, len: (WORDS - 1) * 8 },
+                _ => WordRange::Any,
+            },
+            ..was
+        };
+        self.told.changed += u64::from(next != was);
+        Some(Next::Changed(place, ProgramConfig::CasToWrite(next)))
+    }
+
     /// Gives the switch another row, if its program may go.
     fn reload(&mut self, next: Option<Next>) {
         let mut row = Vec::from_iter(next);
@@ -269,6 +298,10 @@ impl Run {
         let any = how == Disturbance::Any;
         match self.rng.u8(..if any { 8 } else { 1 }) {
             _ if how == Disturbance::Careless => self.begin_switch(),
+            0..2 if how != Disturbance::Around && self.place.is_some() => {
+                let next = self.changed();
+                self.reload(next);
+            }
             0..5 => {
                 // One that had gone comes back.
                 let back = self.program().map(Next::New);
@@ -520,6 +553,7 @@ fn run(
         failed: told.failed + more.failed,
         replaced: told.replaced + more.replaced,
         taken: told.taken + more.taken,
+        changed: told.changed + more.changed,
         busy: told.busy + more.busy,
         restarted: told.restarted + more.restarted,
         met: told.met + more.met,
@@ -531,7 +565,7 @@ fn run(
 
 fn is_alive(composition: Composition) {
     let mut all = Default::default();
-    for how in [Disturbance::Around, Disturbance::Any] {
+    for how in [Disturbance::Around, Disturbance::Told, Disturbance::Any] {
         for seed in seeds(80) {
             run(composition, seed, how, &mut all)
                 .unwrap_or_else(|e| panic!("{composition:?}, seed {seed}, {how:?}: {e}"));
@@ -539,6 +573,8 @@ fn is_alive(composition: Composition) {
     }
     let (told, counters) = all;
     println!("{composition:?}: {told:?}");
+    let is_told = matches!(composition, Composition::InPlace | Composition::Multiplex);
+    assert_eq!(told.changed > 0, is_told, "{told:?}");
     assert!(told.taken > 0 && told.restarted > 0 && told.met > 0, "nothing was disturbed: {told:?}");
     // Most queue pairs outlive whatever is done.
     assert!(told.done > 20 * told.failed, "{told:?}");

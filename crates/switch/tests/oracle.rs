@@ -11,6 +11,7 @@ use adverb_switch::cas_to_write::Mistake;
 use adverb_switch::cas_to_write::carry::CarryConfig;
 use adverb_switch::{
     ByteOrder, CasConfig, CasToWrite, Counter, Counters, MarkConfig, Next, Program, ProgramConfig, Switch,
+    WordRange,
 };
 use adverb_wire::{Duration, Psn, QpNumber};
 use rack::world::{CAPS, Link, Memory, wr};
@@ -662,22 +663,42 @@ struct Reloads {
     met: u64,
     /// The program awaited answers, and so could not go.
     could_not_go: u64,
-    /// Of these, times that it stayed with what it knew; else it was told something else.
+    /// Of these, times that it stayed with what it knew; else another one began.
     kept: u64,
+    /// Of these, times that it was told something else as it stayed.
+    changed: u64,
 }
 
-/// Gives the switch other rows under load: its program stays where others come and go around it, or is told
-/// something else, and then is as one that starts.
+/// What a program may be told while it runs: other times and more room, and for a time one word less.
+fn told(rng: &mut fastrand::Rng, was: CasConfig, first: u64) -> CasConfig {
+    CasConfig {
+        words_max: was.words_max + rng.usize(..9),
+        connections_max: was.connections_max + rng.usize(..9),
+        hold: Duration::from_us(150 + rng.u64(..200)),
+        life: LIFE + Duration::from_ms(rng.u64(..9)),
+        flight: was.flight + Duration::from_us(rng.u64(..9)),
+        words: if rng.bool() { WordRange::Any } else { WordRange::Range { va: first, len: 8 } },
+        ..was
+    }
+}
+
+/// Gives the switch other rows under load: its program stays where others come and go around it, may be told
+/// something else as it stays, or another one begins.
 fn reload_under_load(seed: u64, adjust: Adjust, reloads: &mut Reloads) -> Result<(), String> {
-    let counted = std::cell::Cell::new((0, 0));
+    let counted = std::cell::Cell::new((0, 0, 0));
     let (is_under_load, judged) = under_load(seed, adjust, |run| {
         for _ in 0..3 {
             let (mut row, programs) = (Vec::new(), run.rack.switch.programs());
             let place = programs.iter().position(|program| program.server().is_some()).unwrap();
             let Program::CasToWrite(cas) = &programs[place] else { unreachable!() };
-            let config = CasConfig { words_max: 64 + run.rng.usize(..9), ..*cas.config() };
-            let is_kept = config == *cas.config() || run.rng.bool();
+            let was = *cas.config();
+            let config = CasConfig { words_max: 64 + run.rng.usize(..9), ..was };
+            let (is_kept, is_changed) = (config == was || run.rng.bool(), run.rng.bool());
             row.push(match is_kept {
+                true if is_changed => {
+                    let config = told(&mut run.rng, was, run.server.at(0).0);
+                    Next::Changed(place, ProgramConfig::CasToWrite(config))
+                }
                 true => Next::Kept(place),
                 false => Next::New(ProgramConfig::CasToWrite(config)),
             });
@@ -692,8 +713,12 @@ fn reload_under_load(seed: u64, adjust: Adjust, reloads: &mut Reloads) -> Result
                 row = vec![Next::New(ProgramConfig::CasToWrite(config))];
             }
             run.rack.switch.reload(now, &row, 4096).unwrap();
-            let (kept, all) = counted.get();
-            counted.set((kept + u64::from(could_not_go && is_kept), all + u64::from(could_not_go)));
+            let (kept, changed, all) = counted.get();
+            counted.set((
+                kept + u64::from(could_not_go && is_kept),
+                changed + u64::from(could_not_go && is_kept && is_changed),
+                all + u64::from(could_not_go),
+            ));
             // At once, so that they meet what is on its way.
             for who in 0..run.clients.len() {
                 if !run.clients[who].failed && run.clients[who].open < 2 {
@@ -709,7 +734,8 @@ fn reload_under_load(seed: u64, adjust: Adjust, reloads: &mut Reloads) -> Result
     });
     reloads.met += u64::from(is_under_load);
     reloads.kept += counted.get().0;
-    reloads.could_not_go += counted.get().1;
+    reloads.changed += counted.get().1;
+    reloads.could_not_go += counted.get().2;
     judged
 }
 
@@ -719,11 +745,12 @@ fn a_switch_that_is_reloaded_gives_no_wrong_value() {
     for seed in seeds(300) {
         reload_under_load(seed, |_| {}, &mut reloads).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
     }
-    let Reloads { met, could_not_go, kept } = reloads;
+    let Reloads { met, could_not_go, kept, changed } = reloads;
     println!(
-        "{met} met requests on their way; {could_not_go} times the program could not go, {kept} it stayed"
+        "{met} met requests on their way; {could_not_go} times the program could not go, {kept} it stayed, \
+         {changed} of these told something else"
     );
-    assert!(met > 0 && kept > 0 && could_not_go > kept);
+    assert!(met > 0 && changed > 0 && kept > changed && could_not_go > kept);
 }
 
 /// A program that begins anew must be as one of a switch that starts: it waits, and believes nobody.

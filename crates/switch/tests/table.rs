@@ -1137,6 +1137,91 @@ fn a_row_takes_the_place_of_another() {
     assert!(b.get(Counter::CasGranted) == 2 && b.switch.ports().count() == 3, "counters and ports stay");
 }
 
+/// A program that is told something else as it runs has converted what it has converted: it gives answers,
+/// repeats what is sent again, and knows its words.
+#[test]
+fn a_program_that_is_told_something_else_goes_on() {
+    let config = CasConfig { life: LIFE, words_max: 16, ..CasConfig::new(gid(2, true)) };
+    let mut b = Bench::cas(true, |_| ());
+    let tell = |b: &mut Bench, next: CasConfig| {
+        let row = [Next::Changed(0, ProgramConfig::CasToWrite(next))];
+        b.switch.reload(b.now, &row, 64)
+    };
+    b.known(9);
+    assert_eq!(operation(&b.compare_swap(102, 9, 10)[0].1), Operation::WriteOnly);
+    let more = CasConfig { words_max: 17, connections_max: 1 << 11, hold: FLIGHT, ..config };
+    tell(&mut b, more).unwrap();
+    let again = b.compare_swap(102, 9, 10);
+    assert_eq!((operation(&again[0].1), &*again[0].2), (Operation::WriteOnly, &10u64.to_le_bytes()[..]));
+    assert_eq!((b.ack(102, 43)[0].1.atomic_original, b.dropped(Drop::AckUnseen)), (9, 0));
+    assert_eq!(operation(&b.compare_swap(103, 10, 11)[0].1), Operation::WriteOnly, "its word is known");
+    assert_eq!(b.ack(103, 44)[0].1.atomic_original, 10);
+    assert!(b.switch.needs().registers.iter().any(|shape| (shape.name, shape.entries) == ("words", 17)));
+    // What is wrong changes nothing.
+    let wrong = CasConfig { hold: LIFE, ..more };
+    assert!(matches!(tell(&mut b, wrong), Err(Error::Program(_))));
+    let Program::CasToWrite(program) = &b.switch.programs()[0] else { unreachable!() };
+    assert_eq!(*program.config(), more);
+    // Of the other words that it is told of this one is none: the server's, from now on.
+    tell(&mut b, CasConfig { words: WordRange::Range { va: VA + 8, len: 8 }, ..more }).unwrap();
+    for psn in 104..108 {
+        assert_eq!(operation(&b.compare_swap(psn, 11, 11)[0].1), Operation::CompareSwap);
+        assert_eq!(b.answer(psn, psn - 59, 11).len(), 1);
+        b.now += LIFE;
+    }
+    let other = |words_max, connections_max, byte_order, last| CasConfig {
+        words_max,
+        connections_max,
+        byte_order,
+        ..CasConfig { server: gid(last, true), ..config }
+    };
+    let (words, connections) = (config.words_max, config.connections_max);
+    assert!(config.may_become(&other(words, connections, ByteOrder::Little, 2)));
+    for next in [
+        other(words - 1, connections, ByteOrder::Little, 2),
+        other(words, connections - 1, ByteOrder::Little, 2),
+        other(words, connections, ByteOrder::Big, 2),
+        other(words, connections, ByteOrder::Little, 3),
+        CasConfig { carry: Some(CarryConfig::default()), ..config },
+    ] {
+        assert!(!config.may_become(&next), "{next:?}");
+    }
+}
+
+/// Told of a longer life, and a longer flight, a program waits for as long as if it had known.
+#[test]
+fn what_waits_for_a_packets_life_waits_for_a_longer_one() {
+    for factor in [1, 2] {
+        let mut b = Bench::cas(true, |_| ());
+        let config = CasConfig { life: LIFE.times(factor), words_max: 16, ..CasConfig::new(gid(2, true)) };
+        b.atomic(100, Operation::FetchAdd, 0, 0);
+        b.answer(100, 41, 5);
+        let row = [Next::Changed(0, ProgramConfig::CasToWrite(config))];
+        b.switch.reload(b.now, &row, 64).unwrap();
+        let known = [101, 102, 103].map(|psn| {
+            b.now += LIFE;
+            let out = b.atomic(psn, Operation::FetchAdd, 0, 0);
+            if operation(&out[0].1) == Operation::FetchAdd {
+                b.answer(psn, psn - 59, 5);
+            } else {
+                b.ack(psn, psn - 59);
+            }
+            let Program::CasToWrite(program) = &b.switch.programs()[0] else { unreachable!() };
+            program.count_words().known == 1
+        });
+        assert_eq!(known, [factor == 1, true, true], "{factor}");
+        // A program's flight from its start on nothing passes that changes memory.
+        let late = Duration::from_ms(1);
+        let flight = b.now.since(Instant::ZERO) + late;
+        let config = CasConfig { flight, life: flight + LIFE, ..config };
+        b.switch.reload(b.now, &[Next::Changed(0, ProgramConfig::CasToWrite(config))], 64).unwrap();
+        assert!(b.atomic(104, Operation::FetchAdd, 0, 0).is_empty());
+        assert_eq!(b.dropped(Drop::Starting), 1);
+        b.now += late;
+        assert_eq!(b.atomic(104, Operation::FetchAdd, 0, 0).len(), 1);
+    }
+}
+
 /// Only the program that has shifted a queue pair's numbers can map them.
 #[test]
 fn a_row_without_a_carriers_program_is_refused() {
@@ -1156,6 +1241,12 @@ fn a_row_without_a_carriers_program_is_refused() {
     }
     b.switch.reload(b.now, &[Next::Kept(0)], 8).unwrap();
     assert_eq!(operation(&b.atomic(103, Operation::FetchAdd, 1, 0)[0].1), Operation::WriteOnly);
+    assert_eq!(b.ack(103, 44).len(), 1);
+    // The same program maps them still when it is told something else.
+    let more = CasConfig { words_max: 32, ..config };
+    b.switch.reload(b.now, &[Next::Changed(0, ProgramConfig::CasToWrite(more))], 8).unwrap();
+    assert_eq!(operation(&b.atomic(104, Operation::FetchAdd, 1, 0)[0].1), Operation::WriteOnly);
+    assert_eq!(b.ack(104, 45).len(), 1);
 }
 
 /// A READ overtakes another request on its way to the switch, and is overtaken by it on its way to the

@@ -207,7 +207,8 @@ impl Config {
         Config::parse_with(text, &self.kinds)
     }
 
-    /// The row of its programs behind that of another file: those that both have, told the same, stay.
+    /// The row of its programs behind that of another file: those that both have stay, where they are told
+    /// the same or can go on as what they are told.
     pub(crate) fn row_behind(&self, before: &Config) -> Result<Vec<Next>, String> {
         let is_forward = |keys: &ProgramKeys| matches!(keys, ProgramKeys::Forward {});
         let runs = |config: &Config| -> Vec<usize> {
@@ -220,12 +221,17 @@ impl Config {
             (None, None) => before.programs[old] == self.programs[new],
             _ => false,
         };
-        let (old, configs) = (runs(before), self.program_configs()?);
-        let mut row: Vec<Next> = Vec::new();
-        for (new, config) in runs(self).into_iter().zip(configs) {
-            let free = |place: &usize| !row.contains(&Next::Kept(*place));
-            let kept = (0..old.len()).filter(free).find(|place| is_same(old[*place], new));
-            row.push(kept.map_or(Next::New(config), Next::Kept));
+        let (old, was, configs) = (runs(before), before.program_configs()?, self.program_configs()?);
+        let mut row: Vec<Next> = configs.into_iter().map(Next::New).collect();
+        // Who is told the same goes first: nobody else takes its place.
+        for (at, new) in runs(self).into_iter().enumerate() {
+            let kept = free(&row, old.len()).find(|place| is_same(old[*place], new));
+            row[at] = kept.map_or(row[at].clone(), Next::Kept);
+        }
+        for at in 0..row.len() {
+            let Next::New(config) = &row[at] else { continue };
+            let goes_on = free(&row, old.len()).find(|place| was[*place].may_become(config));
+            row[at] = goes_on.map_or(row[at].clone(), |place| Next::Changed(place, config.clone()));
         }
         Ok(row)
     }
@@ -453,6 +459,12 @@ fn take_own(
     Ok((own, rest))
 }
 
+/// Places of an old row of so many whose programs do not stay yet.
+fn free(row: &[Next], old: usize) -> impl Iterator<Item = usize> {
+    let stays: Vec<usize> = row.iter().filter_map(Next::place).collect();
+    (0..old).filter(move |place| !stays.contains(place))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -497,6 +509,46 @@ mod tests {
         assert_eq!((found.byte_order, found.hold), (ByteOrder::Big, Duration::from_us(500)));
         let empty = Config::parse("").unwrap();
         assert_eq!((empty.name.as_str(), empty.program_names().as_str()), ("sw0", "forward"));
+    }
+
+    #[test]
+    fn a_row_keeps_what_can_go_on() {
+        let cas = |of: &str, more: &str| {
+            format!("[[program]]\nkind = 'cas_to_write'\nserver = '10.9.0.{of}'\n{more}\n")
+        };
+        let ecn = |every: u32| format!("[[program]]\nkind = 'ecn'\nevery = {every}\n");
+        let row = |before: &str, after: &str| -> Vec<&'static str> {
+            let (before, after) = (Config::parse(before).unwrap(), Config::parse(after).unwrap());
+            let row = after.row_behind(&before).unwrap();
+            let told = row.iter().map(|next| match next {
+                Next::Kept(0) => "kept 0",
+                Next::Kept(1) => "kept 1",
+                Next::Changed(0, _) => "changed 0",
+                Next::Changed(1, _) => "changed 1",
+                Next::Kept(_) | Next::Changed(..) => panic!("{row:?}"),
+                Next::New(_) => "new",
+            });
+            told.collect()
+        };
+        let (one, two) = (cas("1", ""), cas("2", ""));
+        assert_eq!(row(&one, &one), ["kept 0"]);
+        assert_eq!(row(&one, &cas("1", "connections = 2000\nwords = 40000\nhold-us = 9")), ["changed 0"]);
+        assert_eq!(row(&one, &cas("1", "rkey = 7\nva = 0\nlen = 8")), ["changed 0"]);
+        // The default, said.
+        assert_eq!(row(&one, &cas("1", "hold-us = 1000")), ["changed 0"]);
+        // Tables do not shrink, and what was sent must stay what it was.
+        for more in ["connections = 8", "words = 8", "byte-order = 'big'", "mode = 'multiplex'"] {
+            assert_eq!(row(&one, &cas("1", more)), ["new"], "{more}");
+        }
+        assert_eq!(row(&one, &two), ["new"]);
+        assert_eq!(
+            row(&format!("{one}{two}"), &format!("{}{one}", cas("2", "hold-us = 9"))),
+            ["changed 1", "kept 0"]
+        );
+        assert_eq!(
+            row(&format!("{}{one}", ecn(2)), &format!("{}{}", cas("1", "hold-us = 9"), ecn(3))),
+            ["changed 1", "new"]
+        );
     }
 
     #[test]

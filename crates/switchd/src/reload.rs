@@ -1,5 +1,6 @@
-//! Another file in the place of the one that a switch runs: programs that both have, told the same, stay as
-//! they are, and so do ports. All that can fail is tried first; then either everything changes, or nothing.
+//! Another file in the place of the one that a switch runs: programs that both have stay, where they are told
+//! the same or can go on as what they are told, and so do ports. All that can fail is tried first; then all
+//! changes, or nothing.
 
 use crate::cable::Cable;
 use crate::claims::open_capture;
@@ -164,9 +165,10 @@ impl Process {
         let old = self.switch.programs();
         let programs = row.iter().map(|next| match next {
             Next::Kept(at) => json!({ "kind": old[*at].name(), "is": "kept" }),
+            Next::Changed(_, config) => json!({ "kind": config.name(), "is": "changed" }),
             Next::New(config) => json!({ "kind": config.name(), "is": "new" }),
         });
-        let dropped = (0..old.len()).filter(|at| !row.contains(&Next::Kept(*at)));
+        let dropped = (0..old.len()).filter(|at| row.iter().all(|next| next.place() != Some(*at)));
         let gone = gone.iter().filter_map(|port| self.seats.get(usize::from(port.0))?.as_ref());
         let ip = |address: Gid| address.ip().to_string();
         let later = next.claims_behind(&self.config);

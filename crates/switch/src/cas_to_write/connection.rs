@@ -356,6 +356,12 @@ impl Connections {
         Connections { slots, free, room, by_request, by_answer, overflowed: false }
     }
 
+    /// Room for so many, which are not fewer than before.
+    pub fn grow(&mut self, room: usize) {
+        assert!(room >= self.room, "who is there stays");
+        self.room = room;
+    }
+
     /// How many there are.
     pub fn count(&self) -> usize {
         self.by_request.len()

@@ -37,6 +37,7 @@ mod proof;
 mod repeats;
 mod requests;
 mod stores;
+mod told;
 pub mod word;
 
 use crate::budget::{Ability, Needs};

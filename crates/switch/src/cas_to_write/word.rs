@@ -152,6 +152,11 @@ impl Words {
         self.register.shape()
     }
 
+    /// Room for so many, which are not fewer than before.
+    pub fn grow(&mut self, entries: usize) {
+        self.register.grow(entries);
+    }
+
     /// Where the word of an address stands.
     pub fn find(&self, va: u64) -> Option<u32> {
         self.index.get(&va).copied()
@@ -207,6 +212,11 @@ impl Words {
     /// All that are followed.
     pub fn all(&self) -> impl Iterator<Item = &Word> {
         self.index.values().map(|at| self.get(*at))
+    }
+
+    /// The same, to be changed.
+    pub fn all_mut(&mut self) -> impl Iterator<Item = &mut Word> {
+        self.register.entries_mut().iter_mut().take(self.used)
     }
 
     /// Forgets all of them.
