@@ -107,7 +107,12 @@ pub struct Serve {
     /// Where clients find it: an address of this host and a TCP port
     #[arg(long, value_name = "IP:PORT", env = "ADVERB_ORACLE", default_value = "127.0.0.1:7463")]
     pub at: String,
-    /// Requests that are remembered, so that none is executed twice: rate times 100 ms, and half as many more
+    /// For how long a request may be on its way, and its client goes on asking: longer than a process of a
+    /// busy host waits for a processor, 1ms to 10s
+    #[arg(long, value_name = "TIME", value_parser = span, default_value = "100ms")]
+    pub lifetime: Duration,
+    /// Requests that are remembered, so that none is executed twice: rate times lifetime, and half as many
+    /// more
     #[arg(long, value_name = "N", default_value_t = 1 << 18,
         value_parser = clap::value_parser!(u32).range(1 << 10..=1 << 20))]
     pub remembered: u32,
@@ -204,7 +209,12 @@ fn serve(options: &Serve) -> Result<ExitCode, Error> {
     let failed = |error: &dyn std::fmt::Display| Error::Remote(format!("--at {}: {error}", options.at));
     let door = TcpListener::bind(&options.at).map_err(|error| failed(&error))?;
     let desk = desk(&options.nic)?;
-    let config = ServiceConfig { mtu: Mtu::M256, remembered: options.remembered, ..ServiceConfig::default() };
+    let Serve { remembered, lifetime, .. } = *options;
+    if !(Duration::from_millis(1)..=Duration::from_secs(10)).contains(&lifetime) {
+        return Err(Error::Options(format!("--lifetime {lifetime:?}: give 1ms to 10s")));
+    }
+    let lifetime = time_of(lifetime);
+    let config = ServiceConfig { mtu: Mtu::M256, remembered, lifetime, ..ServiceConfig::default() };
     let service = desk.serve(&config).map_err(|error| Error::Device(error.to_string()))?;
     let told = Arc::new(Told::default());
     let bytes = service.bytes().map_err(|error| Error::Device(error.to_string()))?;

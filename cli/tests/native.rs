@@ -204,7 +204,8 @@ fn chains_keep_the_last_value_and_a_home_without_places_says_so() {
     assert_eq!(house.said(&["chain", "get", "4"]), "four");
 }
 
-/// The end of a chain that earlier clients have made long is soon found, or late, and then that is said.
+/// The end of a chain that earlier clients have made long is soon found, or late, and then that is said. A
+/// busy host can make it late too: what ended within the second looked for less than that.
 #[test]
 fn a_long_search_for_the_end_of_a_chain_is_said() {
     let house = House::new(15);
@@ -215,11 +216,14 @@ fn a_long_search_for_the_end_of_a_chain_is_said() {
     for (delay, is_said) in [("1us", false), ("4ms", true)] {
         let words =
             ["chain", "bench", "--time", "300ms", "--clients", "4", "--writes", "0", "--delay", delay];
+        let begun = Instant::now();
         let done = house.run(&words);
+        let took = begun.elapsed();
         let (rate, said) = (text(&done.stdout), text(&done.stderr));
         assert!(done.status.success() && rate.starts_with("4 clients, 1 keys, "), "{delay}: {rate}{said}");
         let times = said.matches("look for the ends of chains").count();
-        assert_eq!(times, usize::from(is_said), "{delay}: {said}");
+        assert!(times <= 1 && (times == 1 || !is_said), "{delay}: {said}");
+        assert!(times == 0 || took >= Duration::from_secs(1), "{delay}: within {took:?}: {said}");
     }
 }
 

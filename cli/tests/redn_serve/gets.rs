@@ -100,26 +100,35 @@ fn workers_that_are_killed_while_they_set_leave_whole_values() {
         let (mut client, _line) = connect(&rdma, &server.setup).await.unwrap();
         let (mut round, mut worker) = (0u32, server.worker);
         for kills in 0..12 {
+            let open = TcpStream::connect(&server.calls).unwrap();
+            let mut reader = BufReader::new(&open);
+            // Where the next set goes; false when it was not answered.
+            let mut set = |round: &mut u32, rounds: &mut [u32]| {
+                *round += 1;
+                let at = *round as usize % keys.len();
+                let (key, value) = (&keys[at], value(*round));
+                let text = format!("set {key} 0 0 {}\r\n{value}\r\n", value.len());
+                let mut line = String::new();
+                let sent = (&open).write_all(text.as_bytes());
+                if sent.is_err() || reader.read_line(&mut line).unwrap_or(0) == 0 {
+                    return (at, false);
+                }
+                assert_eq!(line, "STORED\r\n");
+                rounds[at] = *round;
+                (at, true)
+            };
+            // This worker has the connection, and no other may take it over from one that was killed before.
+            assert!(set(&mut round, &mut rounds).1);
             let sets = std::thread::scope(|scope| {
                 let killer = scope.spawn(|| {
                     std::thread::park_timeout(Duration::from_micros(500 + 1700 * kills));
                     signal(worker, "KILL");
                 });
                 // Each answered set counts; the first that is not answered may have been done.
-                let open = TcpStream::connect(&server.calls).unwrap();
-                let mut reader = BufReader::new(&open);
                 let doubtful = loop {
-                    round += 1;
-                    let at = round as usize % keys.len();
-                    let (key, value) = (&keys[at], value(round));
-                    let text = format!("set {key} 0 0 {}\r\n{value}\r\n", value.len());
-                    let mut line = String::new();
-                    let sent = (&open).write_all(text.as_bytes());
-                    if sent.is_err() || reader.read_line(&mut line).unwrap_or(0) == 0 {
+                    if let (at, false) = set(&mut round, &mut rounds) {
                         break at;
                     }
-                    assert_eq!(line, "STORED\r\n");
-                    rounds[at] = round;
                 };
                 killer.join().unwrap();
                 doubtful

