@@ -86,6 +86,10 @@ class Lab:
         """adverb's address, of the case's version of IP."""
         return HOSTS[self.ip]
 
+    def packed(self):
+        """Both ends' addresses of that version, as they stand in packets."""
+        return tuple(ipaddress.ip_address(addresses[self.ip]).packed for addresses in (HOSTS, GUESTS))
+
     @property
     def cable(self):
         """Where QEMU listens for the switch that the guest's third link goes to."""
@@ -245,6 +249,21 @@ class Lab:
         self.words("ip", "link", "set", BRIDGE, "mtu", str(mtu))
         self.in_guest(f"ip link set {GUEST_LINK} mtu {mtu}")
         self.mtu = mtu
+
+    def counted(self):
+        """What links, UDP and rxe have counted on both sides since the guest booted, for a failure: where packets may have
+        been lost. A side that does not answer says so."""
+        host = "ip -s link; ip neigh; grep ^Udp: /proc/net/snmp"
+        guest = ("cat /proc/net/dev; grep ^Udp: /proc/net/snmp; rdma resource show qp; "
+                 "cd /sys/class/infiniband/rxe0/ports/1/hw_counters && grep -v '^0$' *")
+        told = []
+        for name, words in (("host", lambda: self.words("sh", "-c", host)), ("guest", lambda: self.in_guest(guest))):
+            try:
+                text = words()
+            except (Fail, OSError, subprocess.SubprocessError) as e:
+                text = f"is not told: {e}"
+            told.append(f"counted by the {name}:\n{text.rstrip()}")
+        return "\n".join(told)
 
     # -- loss ------------------------------------------------------------------------------------------------
 

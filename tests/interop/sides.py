@@ -7,16 +7,22 @@ each frame of the capture, adverb's and rxe's, must have a right ICRC.
 import ipaddress
 import os
 import shlex
+import shutil
+import signal
+import time
 
 import icrc
 import lab
 from captures import expect_sound
-from harness import Case, Fail, read_counters
+from harness import WORK, Case, Fail, read_counters
 
 TIMEOUT_S = 30
 IPV6_HEADER = 40
 UDP_HEADER = 8
 LISTEN_S = 15
+# Recordings of cases that failed.
+KEPT = os.path.join(WORK, "kept")
+KEPT_MAX = 20
 # The lab that the cases run in, booted by the runner.
 LAB = lab.Lab()
 # Booted by the first case that wants it.
@@ -129,11 +135,24 @@ def opcodes(path, source):
     return found
 
 
-def watched(run, least=1, one_way=False, mtu=lab.MTU, lose=0, segmented=0, dissect=False, ip=4, look=None, also=()):
+def kept(path, name):
+    """A copy of a failed case's recording that no other run of it overwrites; the oldest go."""
+    os.makedirs(KEPT, exist_ok=True)
+    copy = os.path.join(KEPT, f"{time.time_ns() // 10**9}-{os.getpid()}-{name.replace('/', '_')}.pcap")
+    shutil.copyfile(path, copy)
+    for old in sorted(os.listdir(KEPT))[:-KEPT_MAX]:
+        os.remove(os.path.join(KEPT, old))
+    return copy
+
+
+def watched(run, least=1, one_way=False, mtu=lab.MTU, lose=0, segmented=0, dissect=False, ip=4, look=None, bears=None,
+            also=()):
     """A case's function: runs `run` on a way of the MTU over a version of IP, loses about every `lose`-th packet in
     each direction, captures. At least `least` frames must have passed each way (`one_way`:
     one of the ways); at least `segmented` of adverb's must have been cut out of a larger datagram by the kernel.
-    `dissect` has tshark read all of them too, and `look` is given the file. The guest's frames come from `also` too."""
+    `dissect` has tshark read all of them too, and `look` is given the file. The guest's frames come from `also` too. Where
+    `run` fails, `bears` is given room and file: it returns None if that was the programs' own race, which is said, and else
+    why it was not."""
 
     def case(room):
         LAB.set_mtu(mtu)
@@ -144,14 +163,32 @@ def watched(run, least=1, one_way=False, mtu=lab.MTU, lose=0, segmented=0, disse
         if lose:
             room.cleanups.append(LAB.lose_none)
             LAB.lose_every(lose)
+        is_borne = False
         try:
-            run(room)
-            capture.kill(15)
-            room.expect_success(capture)
+            try:
+                run(room)
+            except Fail as e:
+                end(capture)
+                why = bears(room, path) if bears else "nothing is borne"
+                if why is not None:
+                    raise Fail(f"{e}\n{why}") from None
+                is_borne = True
+                room.note(f"borne: {e}; {kept(path, room.case.name)}")
+            end(capture)
             check(room, path)
+            if look and not is_borne:
+                look(path)
         except Fail as e:
-            raise Fail(f"{e}\ncapture: {path}\n{counters_text(room)}") from None
+            end(capture)
+            copy = kept(path, room.case.name)
+            raise Fail(f"{e}\ncapture: {copy}\n{LAB.counted()}\n{counters_text(room)}") from None
         os.remove(path)
+
+    def end(capture):
+        """Ends it with all that has passed, though the case's time be over."""
+        capture.kill(signal.SIGTERM)
+        if capture.popen.wait(timeout=LISTEN_S) != 0:
+            raise Fail(f"the capture exited with {capture.popen.returncode}")
 
     def check(room, path):
         right, wrong = icrc.count(path)
@@ -170,8 +207,6 @@ def watched(run, least=1, one_way=False, mtu=lab.MTU, lose=0, segmented=0, disse
             raise Fail(f"rxe set the UDP checksum of {received.frames - received.unsummed} frames")
         if dissect:
             expect_sound(path, least)
-        if look:
-            look(path)
         if lose and not any(LAB.lost()):
             raise Fail("no packet was lost: nothing was shown")
 

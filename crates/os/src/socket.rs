@@ -17,8 +17,10 @@ pub const HOP_LIMIT: u8 = 64;
 pub(crate) const BATCH: usize = 16;
 /// Send and receive buffer asked for; the system's limits may give less.
 const SOCKET_BUFFER: usize = 8 << 20;
-/// How long a port may stay taken before it must be a stranger's.
+/// How long a port may stay taken before it must be a stranger's, and how often it is asked for in that time:
+/// on a busy host, where this process asks less often, who was just started waits for a processor too.
 const HANDOVER: Duration = Duration::from_secs(1);
+const HANDOVER_TRIES: u32 = 250;
 /// Of `linux/udp.h`: datagrams over IPv6 with checksum 0 are received too.
 const UDP_NO_CHECK6_RX: libc::c_int = 102;
 /// Room for three control messages of one word each, in words.
@@ -159,12 +161,14 @@ impl Socket {
     /// has the port.
     #[expect(clippy::disallowed_methods, reason = "the kernel does not tell when a port becomes free")]
     pub fn bind(address: IpAddr, alone: bool) -> io::Result<Socket> {
-        let start = Instant::now();
+        let (start, mut tries) = (Instant::now(), 0);
         loop {
             let bound = if alone { Socket::probe(address) } else { Ok(()) };
+            let is_early = || tries < HANDOVER_TRIES || start.elapsed() < HANDOVER;
             match bound.and_then(|()| Socket::bind_shared(address)) {
-                Err(e) if e.kind() == io::ErrorKind::AddrInUse && start.elapsed() < HANDOVER => {
+                Err(e) if e.kind() == io::ErrorKind::AddrInUse && is_early() => {
                     std::thread::sleep(Duration::from_millis(1));
+                    tries += 1;
                 }
                 result => return result,
             }
