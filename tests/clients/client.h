@@ -92,8 +92,8 @@ static inline struct ibv_qp *make_rc(struct ibv_pd *pd, struct ibv_cq *cq, int d
 }
 
 /* Brings a queue pair from INIT to RTS towards the peer. A timeout of 10 is about 4 ms, of 14 about 67 ms. */
-static inline void connect_rc(struct ibv_qp *qp, uint32_t qpn, uint32_t psn_theirs, uint32_t psn_mine,
-			      union ibv_gid gid, int timeout, int retries)
+static inline void connect_rnr(struct ibv_qp *qp, uint32_t qpn, uint32_t psn_theirs, uint32_t psn_mine,
+			       union ibv_gid gid, int timeout, int retries, int rnr_retries)
 {
 	struct ibv_qp_attr rtr = {
 		.qp_state = IBV_QPS_RTR,
@@ -111,7 +111,7 @@ static inline void connect_rc(struct ibv_qp *qp, uint32_t qpn, uint32_t psn_thei
 		.sq_psn = psn_mine,
 		.timeout = timeout,
 		.retry_cnt = retries,
-		.rnr_retry = 7,
+		.rnr_retry = rnr_retries,
 		.max_rd_atomic = rd_atomic,
 	};
 
@@ -123,6 +123,13 @@ static inline void connect_rc(struct ibv_qp *qp, uint32_t qpn, uint32_t psn_thei
 			     IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
 				     IBV_QP_MAX_QP_RD_ATOMIC),
 	      "modify to RTS");
+}
+
+/* The same for whom a peer may let wait for receives as long as it likes. */
+static inline void connect_rc(struct ibv_qp *qp, uint32_t qpn, uint32_t psn_theirs, uint32_t psn_mine,
+			      union ibv_gid gid, int timeout, int retries)
+{
+	connect_rnr(qp, qpn, psn_theirs, psn_mine, gid, timeout, retries, 7);
 }
 
 static inline union ibv_gid own_gid(struct ibv_context *context)

@@ -47,6 +47,7 @@ import suite_switch
 import suite_switch_netns
 import suite_switch_noise
 import suite_switch_packets
+import suite_switch_retries
 import suite_switch_silence
 import suite_utils
 import suite_valkey
@@ -56,8 +57,9 @@ import suite_xchannel
 SUITES = (suite_run, suite_facade, suite_copies, suite_observe, suite_utils, suite_perftest, suite_rdmacm,
           suite_addresses, suite_programs, suite_wheels, suite_crates, suite_qemu, suite_iser, suite_faults, suite_irn,
           suite_star, suite_star_registry, suite_stores, suite_switch, suite_chain, suite_switch_netns,
-          suite_switch_noise, suite_switch_packets, suite_switch_silence, suite_older, suite_netns, suite_ecn,
-          suite_memcheck, suite_xchannel, suite_memcached, suite_pyverbs, suite_pyverbs_star, suite_releases, suite_valkey)
+          suite_switch_noise, suite_switch_packets, suite_switch_retries, suite_switch_silence, suite_older, suite_netns,
+          suite_ecn, suite_memcheck, suite_xchannel, suite_memcached, suite_pyverbs, suite_pyverbs_star, suite_releases,
+          suite_valkey)
 
 
 def main():
