@@ -74,23 +74,23 @@ fn is_late(now: Instant, overdue: &Overdue) -> bool {
     now.since(overdue.due) > SLACK.max(Duration::from_ps(timeout.as_ps() / 2))
 }
 
-/// What was seen last of a switch's process: how long it has had a processor, and by when it had it all.
+/// What was seen last of a switch's thread: how long it has had a processor, and by when it had it all.
 #[derive(Clone, Copy, Debug)]
 struct Between {
-    pid: u32,
+    tid: u32,
     ran_ns: u64,
     by: Instant,
 }
 
 impl Between {
     /// What a look finds at this time. Of one that nobody has looked at, it is not known when it ran.
-    fn look(last: Option<Between>, pid: u32, ran_ns: u64, now: Instant) -> Between {
+    fn look(last: Option<Between>, tid: u32, ran_ns: u64, now: Instant) -> Between {
         let by = match last {
-            Some(last) if last.pid == pid && last.ran_ns == ran_ns => last.by,
-            Some(last) if last.pid == pid => now,
+            Some(last) if last.tid == tid && last.ran_ns == ran_ns => last.by,
+            Some(last) if last.tid == tid => now,
             _ => Instant::ZERO,
         };
-        Between { pid, ran_ns, by }
+        Between { tid, ran_ns, by }
     }
 
     /// Whether it wants a processor, and had none after this time.
@@ -129,22 +129,23 @@ impl Lives {
         state_of(&member.view(), slot) == State::Lives(ThreadState::Runnable)
     }
 
-    /// Whether a switch's process, whose first thread takes frames, wants a processor and had none since.
-    fn waits_for_processor(&mut self, pid: u32, now: Instant, since: Instant) -> bool {
-        self.between = thread_ran(pid, pid).map(|ran_ns| Between::look(self.between, pid, ran_ns, now));
-        self.between.is_some_and(|between| between.is_late(thread_state(pid, pid), since))
+    /// Whether the thread of a switch's process that takes frames wants a processor and had none since.
+    fn waits_for_processor(&mut self, (pid, tid): (u32, u32), now: Instant, since: Instant) -> bool {
+        self.between = thread_ran(pid, tid).map(|ran_ns| Between::look(self.between, tid, ran_ns, now));
+        self.between.is_some_and(|between| between.is_late(thread_state(pid, tid), since))
     }
 
-    /// Why an acknowledgement is overdue. `switch` is the process of the one that the frames go through.
+    /// Why an acknowledgement is overdue. `switch` is the one that the frames go through, by its process and
+    /// thread.
     pub fn judge(
         &mut self,
         rings: &mut Rings,
         now: Instant,
         overdue: &Overdue,
         by_socket: bool,
-        switch: Option<u32>,
+        switch: Option<(u32, u32)>,
     ) -> Silence {
-        let is_held = switch.is_some_and(|pid| self.waits_for_processor(pid, now, overdue.since));
+        let is_held = switch.is_some_and(|thread| self.waits_for_processor(thread, now, overdue.since));
         let way_late = is_held || is_late(now, overdue);
         let nothing = if by_socket && way_late { Silence::Late } else { Silence::Unknown };
         let Some(slot) = Slot::new((overdue.peer.get() >> 16) as u8) else { return nothing };

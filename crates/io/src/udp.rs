@@ -74,8 +74,8 @@ impl Udp {
         matches!(self.way, Way::Via(_))
     }
 
-    /// The process of the switch that frames go to, if it is on this host.
-    pub fn switch(&self) -> Option<u32> {
+    /// The process of the switch that frames go to, if it is on this host, and its thread that takes them.
+    pub fn switch(&self) -> Option<(u32, u32)> {
         match &self.way {
             Way::Sockets(_) => None,
             Way::Via(via) => via.process(),

@@ -12,6 +12,7 @@
 //! 5 Ask      a question
 //! 6 Answer   a part of the answer
 //! 7 Token    what a process of another host knows, before its hello
+//! 8 Thread   the switch's process and its thread that takes frames (4 bytes each), by their numbers there
 //! ```
 //! Numbers have their least significant byte first. A switch that ends and comes back is found again: until
 //! then frames are lost, as on a cable that is pulled.
@@ -66,6 +67,7 @@ const FRAMES: u8 = 4;
 const ASK: u8 = 5;
 const ANSWER: u8 = 6;
 const TOKEN: u8 = 7;
+const THREAD: u8 = 8;
 
 /// Bytes of a token.
 const TOKEN_LENS: std::ops::RangeInclusive<usize> = 16..=128;
@@ -105,6 +107,13 @@ pub enum Message<'a> {
     Answer(&'a [u8]),
     /// What shows that a process of another host may come.
     Token(&'a [u8]),
+    /// Who takes frames. It follows a welcome: an older NIC counts it as a message that nobody sends.
+    Thread {
+        /// The process.
+        pid: u32,
+        /// The thread.
+        tid: u32,
+    },
 }
 
 impl<'a> Message<'a> {
@@ -127,6 +136,11 @@ impl<'a> Message<'a> {
             ASK => Some(Message::Ask(rest)),
             ANSWER => Some(Message::Answer(rest)),
             TOKEN => Some(Message::Token(rest)),
+            THREAD => {
+                let (pid, tid) = <&[u8; 8]>::try_from(rest).ok()?.split_at(4);
+                let [pid, tid] = [pid, tid].map(|number| number.try_into().ok().map(u32::from_le_bytes));
+                Some(Message::Thread { pid: pid?, tid: tid? })
+            }
             _ => None,
         }
     }
@@ -147,6 +161,7 @@ impl<'a> Message<'a> {
             Message::Ask(text) => with(ASK, text),
             Message::Answer(text) => with(ANSWER, text),
             Message::Token(token) => with(TOKEN, token),
+            Message::Thread { pid, tid } => with(THREAD, &[pid.to_le_bytes(), tid.to_le_bytes()].concat()),
         }
     }
 }
@@ -341,6 +356,8 @@ pub struct Via {
     said: bool,
     /// Atomics to this address may come as WRITEs.
     decides: bool,
+    /// The switch's process and its thread that takes frames, as it has said.
+    thread: Option<(u32, u32)>,
 }
 
 impl Via {
@@ -356,6 +373,7 @@ impl Via {
             look_at: Instant::ZERO,
             said: false,
             decides: false,
+            thread: None,
         };
         via.connect()?;
         let Some(link) = &mut via.link else { return Err(io::ErrorKind::NotConnected.into()) };
@@ -393,7 +411,7 @@ impl Via {
         };
         link.ask_for_send_buffer(SEND_BUFFER);
         link.send(&hello)?;
-        self.link = Some(link);
+        (self.link, self.thread) = (Some(link), None);
         Ok(())
     }
 
@@ -407,9 +425,13 @@ impl Via {
         self.link.as_ref().map_or(-1, Link::fd)
     }
 
-    /// The switch's process, if it is on this host, can be seen and is there.
-    pub fn process(&self) -> Option<u32> {
-        self.link.as_ref().and_then(Link::process)
+    /// The switch's process, if it is on this host, can be seen and is there, and its thread that takes
+    /// frames: the first one, unless it has said another. What it says is not used where its numbers are of
+    /// another PID namespace.
+    pub fn process(&self) -> Option<(u32, u32)> {
+        let pid = self.link.as_ref()?.process()?;
+        let said = self.thread.filter(|(of, _)| *of == pid);
+        Some((pid, said.map_or(pid, |(_, tid)| tid)))
     }
 
     /// When a switch that is gone is to be looked for.
@@ -531,6 +553,7 @@ impl Via {
                     self.link = None;
                 }
                 Some(Message::Welcome { decides, .. }) => (self.said, self.decides) = (false, decides),
+                Some(Message::Thread { pid, tid }) => self.thread = Some((pid, tid)),
                 _ => total.errors += 1,
             }
         }
@@ -578,13 +601,22 @@ mod tests {
             Message::Ask(b"show"),
             Message::Answer(b""),
             Message::Token(b"0123456789abcdef"),
+            Message::Thread { pid: 70_000, tid: 70_001 },
         ] {
             assert_eq!(Message::parse(&message.emit()), Some(message));
         }
         let mut other = Message::Hello(hello).emit();
         other[1] = VERSION + 1;
         assert_eq!(Message::parse(&other), None);
-        for bytes in [&[][..], &[HELLO], &[WELCOME, 1], &[WELCOME, 1, 0, 2], &[REFUSED, 0xff], &[99, 1, 2]] {
+        for bytes in [
+            &[][..],
+            &[HELLO],
+            &[WELCOME, 1],
+            &[WELCOME, 1, 0, 2],
+            &[REFUSED, 0xff],
+            &[99, 1, 2],
+            &[THREAD, 1],
+        ] {
             assert_eq!(Message::parse(bytes), None);
         }
         let frames = |bytes: &[u8]| Frames(bytes).map(<[u8]>::to_vec).collect::<Vec<_>>();
@@ -662,6 +694,14 @@ mod tests {
             (opening.join().unwrap(), far)
         });
         assert!(via.decides());
+        // Both ends are in this process. Who says nothing of its threads takes frames with the first one.
+        let pid = std::process::id();
+        assert_eq!(via.process(), Some((pid, pid)));
+        for (of, tid) in [(pid, pid + 7), (pid + 1, 5)] {
+            far.send(&Message::Thread { pid: of, tid }.emit(), &[]).unwrap();
+            assert_eq!(via.receive(Instant::ZERO, |_| panic!("no frame")).errors, 0);
+            assert_eq!(via.process(), Some((pid, if of == pid { tid } else { pid })));
+        }
         let (mut tally, mut buffer) = (Tally::default(), vec![0; MESSAGE_MAX]);
         for psn in 0..20 {
             let sent = packet("10.9.0.1", "10.9.0.2", psn, 4096);
@@ -723,6 +763,7 @@ mod tests {
                 look_at: Instant::ZERO,
                 said: false,
                 decides: false,
+                thread: None,
             };
             assert!(via.stage_bytes(Instant::ZERO, &sent.flow, &frame[bth_at..]));
             assert!(!via.stage_bytes(Instant::ZERO, &sent.flow, &frame[bth_at + 1..]));

@@ -24,6 +24,9 @@ impl Process {
             Ok(port) => {
                 peer.role = Role::Member(port, hello.slot);
                 peer.packer.add_message(&Message::Welcome { port: port.0, decides });
+                // Whoever runs the switch: its first thread may have other things to do.
+                let (pid, tid) = (std::process::id(), sys::thread_id());
+                peer.packer.add_message(&Message::Thread { pid, tid });
             }
             Err(why) => {
                 peer.role = Role::Leaving;

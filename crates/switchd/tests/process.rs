@@ -155,6 +155,20 @@ fn hear(via: &mut Via, count: usize) -> Vec<(u32, u8)> {
     heard
 }
 
+/// A switch may run on any thread of its process, and says on which: who waits for it looks at that one.
+#[test]
+fn a_switch_says_which_thread_takes_frames() {
+    let mut running = Running::start("thread", "");
+    let mut one = Via::open(Place::Local(running.path.clone()), hello("10.9.0.1", 1, 1)).unwrap();
+    send(&mut one, &packet("10.9.0.1", "10.9.0.1", 1, 0));
+    hear(&mut one, 1);
+    let (pid, tid) = one.process().unwrap();
+    let thread = PathBuf::from(format!("/proc/self/task/{tid}"));
+    assert!(pid == std::process::id() && tid != pid && thread.exists());
+    running.stop();
+    assert!(!thread.exists(), "it was the switch's");
+}
+
 #[test]
 fn frames_go_to_the_process_whose_queue_pair_they_name() {
     let running = Running::start("slots", "");
