@@ -115,6 +115,12 @@ counters! {
     HeldReads = "held_reads",
     /// Such waits that ended before what was waited for.
     OverdueReads = "overdue_reads",
+    /// Links that waited for READs of the entry that they go behind, so that these see it as the last one.
+    HeldLinks = "held_links",
+    /// Such waits that ended before what was waited for.
+    OverdueLinks = "overdue_links",
+    /// READs of a chain's last entry that found a follower, by their answers.
+    OvertakenReads = "overtaken_reads",
 }
 
 macro_rules! drops {

@@ -104,6 +104,7 @@ pub struct SteerKeys {
     reads: Option<bool>,
     hold_us: Option<u64>,
     read_hold_us: Option<u64>,
+    link_hold_us: Option<u64>,
 }
 
 impl SteerKeys {
@@ -130,8 +131,12 @@ impl SteerKeys {
         if read_hold > hold {
             return Err("read-hold-us: at most hold-us; after that a link counts as lost".to_owned());
         }
-        if self.reads == Some(false) && self.read_hold_us.is_some() {
-            return Err("read-hold-us goes with reads".to_owned());
+        let link_hold = self.link_hold_us.map_or(usual.link_hold, Duration::from_us);
+        if link_hold > hold {
+            return Err("link-hold-us: at most hold-us; after that a link goes on in any case".to_owned());
+        }
+        if self.reads == Some(false) && self.read_hold_us.or(self.link_hold_us).is_some() {
+            return Err("read-hold-us and link-hold-us go with reads".to_owned());
         }
         let config = SteerConfig {
             rkey: self.rkey.map(Key),
@@ -145,6 +150,7 @@ impl SteerKeys {
             reads: self.reads.unwrap_or(usual.reads),
             hold,
             read_hold,
+            link_hold,
             ..usual
         };
         config.check()?;
@@ -159,11 +165,12 @@ impl SteerKeys {
             || self.hot.is_some()
             || self.rkey.is_some()
             || self.hold_us.is_some()
-            || self.read_hold_us.is_some();
+            || self.read_hold_us.or(self.link_hold_us).is_some();
         match self.mode.as_deref() {
             None | Some("linked") => Ok(ProgramConfig::Steer(config)),
             Some("paper") if not_the_drafts => {
-                Err("rkey, order, hot, hold-us and read-hold-us are not of mode \"paper\"".to_owned())
+                let these = "rkey, order, hot, hold-us, read-hold-us and link-hold-us";
+                Err(format!("{these} are not of mode \"paper\""))
             }
             Some("paper") => Ok(ProgramConfig::PaperSteer(config)),
             Some(other) => {

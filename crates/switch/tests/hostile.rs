@@ -278,6 +278,9 @@ fn no_frame_upsets_the_switch() {
         // `steer.rs` has them, and the swarm of chains requires them.
         "held_reads",
         "overdue_reads",
+        "held_links",
+        "overdue_links",
+        "overtaken_reads",
         // Of programs that are not built in.
         "drop_own",
     ];

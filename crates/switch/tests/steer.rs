@@ -40,6 +40,7 @@ fn steer(adjust: impl FnOnce(&mut SteerConfig)) -> Result<Program, &'static str>
         keys_max: 4,
         entries_max: 1 << 16,
         hold: HOLD,
+        link_hold: HOLD,
         ..SteerConfig::new(gid(SERVER), ENTRY)
     };
     adjust(&mut config);
@@ -144,11 +145,31 @@ impl Bench {
         self.send(packet, &[]).iter().map(|out| out.reth.va).collect()
     }
 
+    /// Reads an entry, of which the server says that nothing is behind it; which one it was.
     fn look(&mut self, client: u8, place: u64) -> u64 {
-        let psn = self.take(client);
-        let out = self.look_again(client, psn, place, ENTRY);
+        let (psn, out) = self.look_open(client, place);
         assert_eq!(out.len(), 1);
+        assert_eq!(self.shows(client, psn, 0), []);
         out[0]
+    }
+
+    /// Asks for an entry: its number, and which ones are asked for of the server.
+    fn look_open(&mut self, client: u8, place: u64) -> (u32, Vec<u64>) {
+        let psn = self.take(client);
+        (psn, self.look_again(client, psn, place, ENTRY))
+    }
+
+    /// The server answers a READ of an entry with this one behind it; what goes on thereby.
+    fn shows(&mut self, client: u8, psn: u32, next: u64) -> Vec<Packet> {
+        let mut packet = Bench::request(client, Operation::ReadResponseOnly, psn);
+        (packet.flow.src, packet.flow.dst) = (gid(SERVER), gid(client));
+        packet.bth.dest_qp = QpNumber::new(0x22_0000 + u32::from(client));
+        packet.aeth = Aeth { syndrome: Syndrome::default(), msn: 7 };
+        let mut payload = vec![0; ENTRY as usize];
+        payload[NEXT_AT as usize..][..8].copy_from_slice(&next.to_le_bytes());
+        let mut out = self.send(packet, &payload);
+        assert_eq!(out.remove(0).flow.dst, gid(client), "answers pass");
+        out
     }
 
     fn say(
@@ -265,14 +286,11 @@ fn a_link_waits_for_the_one_before_it_and_answers_come_in_chain_order() {
     let (second, out) = bench.link(2, B, D);
     assert_eq!(out, [0; 0], "B may have a follower");
     // Nobody reads what may still be lost, and what comes behind the one that waits does so, too.
-    let psn = bench.take(3);
-    assert_eq!(bench.look_again(3, psn, HEAD, ENTRY), [0; 0]);
-    let psn = bench.take(2);
-    assert_eq!(bench.look_again(2, psn, HEAD, ENTRY), [0; 0]);
+    let (read, out) = bench.look_open(3, HEAD);
+    assert_eq!((out, bench.look_open(2, HEAD).1), (vec![], vec![]));
     let out = bench.say(1, Operation::AtomicAcknowledge, first, Syndrome::default(), 0);
-    let out: Vec<(u64, u64)> = out.iter().map(|out| (out.atomic.va, out.reth.va)).collect();
-    let link = (C + u64::from(NEXT_AT), 0);
-    assert_eq!(out, [(0, C), link, (0, C)], "who only reads; the link, and the READ behind it");
+    assert_eq!(places(out), [(3, C)], "who only reads is first");
+    assert_eq!(places(bench.shows(3, read, 0)), [(2, C), (2, C)], "the link, and the READ behind it");
     assert_eq!(bench.answer(2, second, 0), [0; 0]);
     assert_eq!((bench.look(3, HEAD), bench.get(Counter::Held)), (D, 3));
     // Impatience changes nothing.
@@ -288,18 +306,16 @@ fn a_read_waits_for_the_link_under_way_for_a_time() {
     assert_eq!(out, [B]);
     let to = |out: Vec<Packet>| out.iter().map(|out| out.reth.va).collect::<Vec<_>>();
     // Whatever entry of the chain they name, the last one too; but not behind one's own link.
-    for (client, place) in [(3, HEAD), (4, B)] {
-        let psn = bench.take(client);
-        assert_eq!(bench.look_again(client, psn, place, ENTRY), [0; 0]);
-    }
+    let waiting = [(3, HEAD), (4, B)].map(|(client, place)| (client, bench.look_open(client, place)));
+    assert!(waiting.iter().all(|(_, (_, out))| out.is_empty()));
     assert_eq!((bench.look(1, HEAD), bench.look(5, D)), (B, D), "its own link, and what is of no chain");
     assert_eq!(to(bench.wait(Duration::from_us(50))), [0; 0]);
     assert_eq!(to(bench.say(1, Operation::AtomicAcknowledge, link, Syndrome::default(), 0)), [C, C]);
+    waiting.iter().for_each(|(client, (psn, _))| assert_eq!(bench.shows(*client, *psn, 0), []));
     // The link is lost, and its client is silent: they go on to what was linked last.
     bench.write(1, D, KEY);
     bench.link(1, C, D);
-    let psn = bench.take(3);
-    assert_eq!(bench.look_again(3, psn, A, ENTRY), [0; 0]);
+    assert_eq!(bench.look_open(3, A).1, [0; 0]);
     assert_eq!(to(bench.wait(HOLD)), [C]);
     assert_eq!(bench.look(3, A), C, "it counts as lost");
     let counts = [Counter::HeldReads, Counter::OverdueReads, Counter::Overdue];
@@ -309,6 +325,116 @@ fn a_read_waits_for_the_link_under_way_for_a_time() {
     bench.write(1, C, KEY);
     bench.link(1, B, C);
     assert_eq!((bench.look(3, HEAD), bench.get(Counter::HeldReads)), (B, 0));
+}
+
+/// Where requests that go on go to: links by the entry that they go behind.
+fn places(out: Vec<Packet>) -> Vec<(u8, u64)> {
+    let place = |out: &Packet| match out.bth.opcode.operation().is_atomic() {
+        true => out.atomic.va - u64::from(NEXT_AT),
+        false => out.reth.va,
+    };
+    out.iter().map(|out| (out.flow.src.0[15], place(out))).collect()
+}
+
+#[test]
+fn a_link_waits_for_reads_of_the_entry_that_it_goes_behind_and_those_that_come_later_wait_for_it() {
+    let mut bench = Bench::begun();
+    bench.write(1, C, KEY);
+    bench.write(2, D, KEY);
+    // One names the end, one is steered there, and one has read it already.
+    let ((first, at), (second, steered)) = (bench.look_open(3, B), bench.look_open(4, HEAD));
+    assert_eq!((at, steered, bench.look(5, B)), (vec![B], vec![B], B));
+    let (link, out) = bench.link(1, B, C);
+    assert_eq!(out, []);
+    // Who comes now waits for the link, whether it reads or links.
+    let ((third, late), (behind, next)) = (bench.look_open(5, B), bench.link(2, B, D));
+    assert_eq!((late, next), (vec![], vec![]));
+    assert_eq!(bench.shows(3, first, 0), []);
+    assert_eq!(
+        places(bench.shows(4, second, 0)),
+        [(1, B)],
+        "the last of them lets the link go, and it alone"
+    );
+    let out = bench.say(1, Operation::AtomicAcknowledge, link, Syndrome::default(), 0);
+    assert_eq!(places(out), [(5, C)], "the next link waits for the READ in its turn");
+    assert_eq!(places(bench.shows(5, third, 0)), [(2, C)]);
+    assert_eq!(bench.answer(2, behind, 0), [0; 0]);
+    let counts = [Counter::HeldLinks, Counter::HeldReads, Counter::OverdueLinks, Counter::OvertakenReads];
+    assert_eq!(counts.map(|counter| bench.get(counter)), [2, 1, 0, 0]);
+    // Where links are not to wait, they go at once, and an answer shows that one was first.
+    let mut bench = Bench::begun_with(|config| config.link_hold = Duration::ZERO);
+    bench.write(1, C, KEY);
+    let (_, out) = bench.look_open(3, B);
+    assert_eq!((out, bench.link(1, B, C).1, bench.get(Counter::HeldLinks)), (vec![B], vec![B], 0));
+}
+
+#[test]
+fn a_link_does_not_wait_for_a_read_that_is_lost_for_longer_than_reads_take() {
+    let mut bench = Bench::begun();
+    bench.write(1, C, KEY);
+    // Nothing was answered yet: it waits for as long as it may.
+    let ((_, out), (_, link)) = (bench.look_open(3, B), bench.link(1, B, C));
+    assert_eq!((out, link), (vec![B], vec![]));
+    assert_eq!(bench.wait(Duration::from_us(97)), []);
+    assert_eq!(places(bench.wait(Duration::from_us(5))), [(1, B)]);
+    assert_eq!(bench.get(Counter::OverdueLinks), 1);
+    // READs take a microsecond here, and never more: a link waits a little longer than that.
+    let mut bench = Bench::begun();
+    (0..50).for_each(|_| assert_eq!(bench.look(4, B), B));
+    bench.write(1, C, KEY);
+    bench.write(2, D, KEY);
+    let ((lost, _), (link, out)) = (bench.look_open(3, B), bench.link(1, B, C));
+    assert_eq!(out, []);
+    assert_eq!(places(bench.wait(Duration::from_us(2))), [(1, B)]);
+    // It comes again, and goes where it went; nobody waits for it a second time.
+    assert_eq!(bench.look_again(3, lost, B, ENTRY), [B]);
+    assert_eq!(bench.answer(1, link, 0), [0; 0]);
+    assert_eq!(bench.link(2, C, D).1, [C]);
+    assert_eq!(bench.shows(3, lost, C), []);
+    assert_eq!((bench.get(Counter::OverdueLinks), bench.get(Counter::OvertakenReads)), (1, 1));
+}
+
+#[test]
+fn a_link_does_not_wait_for_who_has_gone_nor_does_anybody_for_a_link_that_has() {
+    // Who reads goes.
+    let mut bench = Bench::begun();
+    bench.write(1, C, KEY);
+    let ((_, out), (_, link)) = (bench.look_open(3, B), bench.link(1, B, C));
+    assert_eq!((out, link), (vec![B], vec![]));
+    bench.now += Duration::from_ns(1000);
+    bench.switch.remove_port(bench.now, PortId(2)).unwrap();
+    assert_eq!(places(bench.drain()), [(1, B)]);
+    // Who links goes.
+    let mut bench = Bench::begun();
+    bench.write(1, C, KEY);
+    let ((_, out), (_, link), (_, late)) =
+        (bench.look_open(3, B), bench.link(1, B, C), bench.look_open(4, B));
+    assert_eq!((out, link, late), (vec![B], vec![], vec![]));
+    bench.now += Duration::from_ns(1000);
+    bench.switch.remove_port(bench.now, PortId(0)).unwrap();
+    assert_eq!(places(bench.drain()), [(4, B)]);
+    // The end is somewhere else: what the link waited for says nothing any more.
+    let mut bench = Bench::begun();
+    bench.write(1, C, KEY);
+    let ((_, out), (_, link)) = (bench.look_open(3, B), bench.link(1, B, C));
+    assert_eq!((out, link), (vec![B], vec![]));
+    let psn = bench.take(5);
+    let out = bench.write_as(5, psn, B, KEY + 1, RKEY);
+    assert_eq!(places(out), [(5, B), (1, B)], "the address is used again");
+}
+
+#[test]
+fn a_read_of_an_entry_whose_link_is_under_way_waits_for_that() {
+    let mut bench = Bench::begun();
+    bench.write(1, C, KEY);
+    let (link, _) = bench.link(1, B, C);
+    let ((_, out), own) = (bench.look_open(3, C), bench.look(1, C));
+    assert_eq!((out, own), (vec![], C), "but not its own client's");
+    let out = bench.say(1, Operation::AtomicAcknowledge, link, Syndrome::default(), 0);
+    assert_eq!(places(out), [(3, C)]);
+    // Not for a link that has not begun.
+    bench.write(2, D, KEY);
+    assert_eq!(bench.look(4, D), D);
 }
 
 #[test]
@@ -362,8 +488,8 @@ fn a_wait_ends_though_the_one_before_it_has_died() {
 fn a_repetition_goes_where_it_went() {
     let mut bench = Bench::begun();
     bench.write(1, C, KEY);
-    let read = bench.take(3);
-    assert_eq!(bench.look_again(3, read, HEAD, ENTRY), [B]);
+    let (read, out) = bench.look_open(3, HEAD);
+    assert_eq!((out, bench.shows(3, read, 0)), (vec![B], vec![]));
     let (psn, out) = bench.link(1, A, C);
     assert_eq!(out, [B]);
     assert_eq!(bench.link_again(1, psn, A, C), [B], "lost behind the switch");
@@ -374,6 +500,7 @@ fn a_repetition_goes_where_it_went() {
     let rest = Psn::new(read).next().get();
     assert_eq!(bench.look_again(3, rest, HEAD + 256, ENTRY - 256), [B + 256]);
     assert_eq!(bench.look_again(3, rest, HEAD, ENTRY), [C], "another READ");
+    assert_eq!(bench.shows(3, rest, 0), []);
     assert_eq!(bench.get(Counter::Repeated), 4);
     // What had passed as it was passes so again, whatever is known by now.
     let late = bench.take(4);

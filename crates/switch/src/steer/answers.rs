@@ -24,6 +24,7 @@ impl Steer {
         {
             self.on_refusal(ctx, &packet);
         }
+        self.on_looked(ctx, &frame);
         ctx.pass_on(frame);
     }
 
@@ -110,6 +111,7 @@ impl Steer {
         self.is_linked(ctx, link.place, link, position);
         let Some(chain) = self.chain_of(link) else { return };
         self.chains.set_tail(chain, Some((link.place, position)));
+        self.tail_moved(chain);
         if self.chains.get(chain).and_then(|it| it.pending).is_some_and(|it| it.place == link.place) {
             self.free(chain);
         }

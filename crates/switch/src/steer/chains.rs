@@ -43,6 +43,15 @@ pub struct Pending {
     pub since: Instant,
 }
 
+/// A link that waits for READs, and lets none go before it that came later.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Closing {
+    /// Whose it is.
+    pub connection: u32,
+    /// Since when.
+    pub since: Instant,
+}
+
 /// A key's chain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Chain {
@@ -56,6 +65,10 @@ pub struct Chain {
     pub position: Position,
     /// The one that is to come behind it.
     pub pending: Option<Pending>,
+    /// READs of the last entry that are not answered.
+    pub looks: u32,
+    /// The link that waits for these.
+    pub closing: Option<Closing>,
     /// When something was done to it last.
     pub used: Instant,
 }
@@ -81,8 +94,8 @@ pub struct Chains {
 impl Chains {
     /// Room for so many.
     pub fn new(entries: usize) -> Chains {
-        // Key and owner, the last entry, and what is pending behind it.
-        let shape = Shape { name: "tails", width: 384, entries, stage: 3 };
+        // Key and owner, the last entry, its READs, and what is pending or waits behind it.
+        let shape = Shape { name: "tails", width: 448, entries, stage: 3 };
         let (index, ends) = (BTreeMap::new(), BTreeMap::new());
         Chains { index, ends, register: Register::new(shape), used: 0, hand: 0 }
     }
@@ -119,6 +132,9 @@ impl Chains {
         chain.position = tail.map_or(Position::default(), |(_, position)| position);
         let tail = tail.map(|(place, _)| place);
         let (owner, before) = (chain.owner, core::mem::replace(&mut chain.tail, tail));
+        if before != tail {
+            chain.looks = 0;
+        }
         if let Some(before) = before {
             self.ends.remove(&name_of(owner, before));
         }
@@ -128,6 +144,7 @@ impl Chains {
             && let Some(other) = self.get_mut(other)
         {
             other.tail = None;
+            other.looks = 0;
         }
         before
     }
@@ -151,7 +168,9 @@ impl Chains {
         } else {
             self.give_away(may_go)?
         };
-        let chain = Chain { key, owner, tail: None, position: Position::default(), pending: None, used: now };
+        let position = Position::default();
+        let chain =
+            Chain { key, owner, tail: None, position, pending: None, looks: 0, closing: None, used: now };
         self.register.entries_mut()[at] = Some(chain);
         self.index.insert(name_of(owner, key), at as u32);
         Some(at as u32)
@@ -160,7 +179,8 @@ impl Chains {
     fn give_away(&mut self, may_go: impl Fn(&Chain) -> bool) -> Option<usize> {
         let entries = self.register.entries();
         let mut at = (0..LOOKED_AT.min(entries.len())).map(|step| (self.hand + step) % entries.len());
-        let gone = |at: &usize| entries[*at].is_none_or(|chain| chain.pending.is_none() && may_go(&chain));
+        let at_rest = |chain: &Chain| chain.pending.is_none() && chain.closing.is_none();
+        let gone = |at: &usize| entries[*at].is_none_or(|chain| at_rest(&chain) && may_go(&chain));
         let found = at.clone().find(gone);
         // The next look begins where this one ended.
         self.hand = found.or(at.next_back()).map_or(0, |at| at + 1);

@@ -70,6 +70,9 @@ pub struct SteerConfig {
     pub hold: Duration,
     /// How long a READ may wait for the link that is under way, at most `hold`; zero: not at all.
     pub read_hold: Duration,
+    /// How long a link may wait for READs that were sent to the last entry before it, at most `hold`; zero:
+    /// not at all.
+    pub link_hold: Duration,
     /// What it does wrong on purpose; nothing, outside of swarms.
     pub mistake: Option<SteerMistake>,
 }
@@ -90,6 +93,7 @@ impl SteerConfig {
             reads: true,
             hold: Duration::from_ms(1),
             read_hold: Duration::from_ms(1),
+            link_hold: Duration::ZERO,
             mistake: None,
         }
     }

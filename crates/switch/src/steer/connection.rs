@@ -55,6 +55,23 @@ pub struct Link {
     pub answered: bool,
 }
 
+/// A READ that was sent to a chain's last entry and is not answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Look {
+    /// Its number.
+    pub psn: Psn,
+    /// Where the chain stands, and its key: another may stand there by now.
+    pub chain: u32,
+    /// See above.
+    pub key: u64,
+    /// Under which key of the server, and in which process.
+    pub owner: Owner,
+    /// The entry.
+    pub to: u64,
+    /// When it left; nothing, if it was sent again.
+    pub since: Option<Instant>,
+}
+
 /// A request that waits, and between which ports.
 #[derive(Debug)]
 pub struct Waiting {
@@ -79,6 +96,8 @@ pub struct Connection {
     pub expected: Psn,
     /// What was decided last, in order.
     pub decisions: VecDeque<Decision>,
+    /// READs of last entries that are not answered, in order.
+    pub looks: VecDeque<Look>,
     /// Keys under which the server has executed a compare and swap of it.
     accepted: VecDeque<Key>,
     /// Requests that wait, in order, the first of them for a chain.
@@ -99,6 +118,7 @@ impl Connection {
             first: psn,
             expected: psn,
             decisions: VecDeque::with_capacity(DECISIONS),
+            looks: VecDeque::new(),
             accepted: VecDeque::new(),
             held: VecDeque::new(),
             waits: (0, Instant::ZERO),
@@ -161,6 +181,18 @@ impl Connection {
             self.decisions.pop_front();
         }
         self.decisions.push_back(decision);
+    }
+
+    /// A READ of a chain's last entry leaves; the one that is not watched any more for it.
+    pub fn look(&mut self, look: Look) -> Option<Look> {
+        let left = if self.looks.len() == DECISIONS { self.looks.pop_front() } else { None };
+        self.looks.push_back(look);
+        left
+    }
+
+    /// A request has come. If it is a READ that was sent before, its answer does not say how long it took.
+    pub fn sent_again(&mut self, psn: Psn) {
+        self.looks.iter_mut().filter(|look| look.psn == psn).for_each(|look| look.since = None);
     }
 
     /// The link of a number that has not been answered.

@@ -40,6 +40,9 @@ impl Steer {
     /// was just linked as the last one, and nobody waits behind them. So each waits for one link only.
     pub(super) fn release(&mut self, ctx: &mut Context<'_>) {
         while let Some(chain) = self.freed.pop_front() {
+            if self.is_closing(chain) && !self.close(ctx, chain) {
+                continue;
+            }
             let who = self.waiting.iter().copied();
             let who = who.filter(|at| self.connections.get(*at).is_some_and(|it| it.waits.0 == chain));
             let (reads, links): (Vec<u32>, Vec<u32>) = who.partition(|at| self.reads_next(*at));
@@ -56,13 +59,18 @@ impl Steer {
     }
 
     /// Tries what waits on a connection, from the front on, until something must wait again.
-    fn drain(&mut self, ctx: &mut Context<'_>, at: u32, mut way: Way) {
+    pub(super) fn drain(&mut self, ctx: &mut Context<'_>, at: u32, mut way: Way) {
         while let Some(waiting) = self.connections.get_mut(at).and_then(|it| it.held.pop_front()) {
             self.held -= 1;
             (ctx.from, ctx.to) = waiting.ports;
             ctx.again();
+            let closed =
+                self.connections.get(at).map(|it| it.waits.0).filter(|_| self.closed_by(at).is_some());
             match self.attempt(ctx, at, waiting.frame, way) {
-                Ok(()) => way = Way::Usual,
+                Ok(()) => {
+                    way = Way::Usual;
+                    closed.into_iter().for_each(|chain| self.open(chain, at));
+                }
                 Err((chain, frame)) => {
                     let Some(connection) = self.connections.get_mut(at) else { return };
                     // The first one's time goes on; another's begins.
@@ -88,7 +96,11 @@ impl Steer {
             self.waiting.iter().copied().filter(|at| self.wait_ends(*at) <= ctx.now).collect();
         for at in due {
             if self.waiting.contains(&at) && self.wait_ends(at) <= ctx.now {
-                ctx.count(if self.reads_next(at) { Counter::OverdueReads } else { Counter::Overdue });
+                ctx.count(match self.closed_by(at) {
+                    _ if self.reads_next(at) => Counter::OverdueReads,
+                    Some(_) => Counter::OverdueLinks,
+                    None => Counter::Overdue,
+                });
                 self.drain(ctx, at, Way::Overdue);
             }
             self.release(ctx);
@@ -98,6 +110,9 @@ impl Steer {
     /// When a connection's wait ends.
     pub(super) fn wait_ends(&self, at: u32) -> Instant {
         let time = if self.reads_next(at) { self.config.read_hold } else { self.config.hold };
-        self.connections.get(at).map_or(Instant::ZERO, |it| it.waits.1 + time.min(self.config.hold))
+        let Some(since) = self.connections.get(at).map(|it| it.waits.1) else { return Instant::ZERO };
+        let usual = since + time.min(self.config.hold);
+        let for_reads = self.closed_by(at).map(|closing| closing.since + self.link_waits());
+        for_reads.map_or(usual, |end| end.min(usual))
     }
 }

@@ -33,6 +33,7 @@ pub mod chains;
 pub mod config;
 pub mod connection;
 mod hold;
+mod looks;
 pub mod paper;
 mod requests;
 pub mod sketch;
@@ -46,6 +47,7 @@ use adverb_wire::{Duration, Gid, Instant, Key, Service};
 use chains::{Chains, Entries};
 pub use config::{SteerConfig, SteerMistake};
 use connection::{Connection, Connections, DECISIONS};
+use looks::Patience;
 pub use sketch::Hot;
 use sketch::Sketch;
 use std::collections::VecDeque;
@@ -75,6 +77,8 @@ pub struct Steer {
     freed: VecDeque<u32>,
     /// Parts of chains that were begun.
     segments: u64,
+    /// How long READs take.
+    patience: Patience,
 }
 
 /// How many chains are in which state.
@@ -104,6 +108,7 @@ impl Steer {
             held: 0,
             freed: VecDeque::new(),
             segments: 0,
+            patience: Patience::default(),
             config,
         })
     }
@@ -160,6 +165,7 @@ impl Steer {
             ("entries", digest(&self.entries.all().collect::<Vec<_>>())),
             ("connections", digest(&self.connections.all().collect::<Vec<_>>())),
             ("rows", digest(&(&self.waiting, self.held, &self.freed, self.segments, &self.sketch))),
+            ("patience", digest(&self.patience)),
         ]
     }
 
@@ -173,6 +179,8 @@ impl Steer {
             self.chains.shape(),
             // The number, both addresses, the chain and flags of the last requests of each connection.
             Shape { name: "decisions", width: 256, entries: connections * DECISIONS, stage: 4 },
+            // The number, the chain, the entry and the time of READs that are not answered.
+            Shape { name: "looks", width: 192, entries: connections * DECISIONS, stage: 4 },
         ]);
         needs.registers.extend(self.sketch.iter().flat_map(Sketch::shapes));
         needs.abilities.extend([Ability::Holds, Ability::SumsPayload]);
@@ -234,11 +242,22 @@ impl Steer {
             (ctx.from, ctx.to) = waiting.ports;
             ctx.drop(&waiting.frame.packet, Drop::HoldTime);
         }
-        let pending = |chain: &chains::Chain| chain.pending.is_some_and(|link| link.connection == at);
-        let left: Vec<u32> =
-            self.chains.all().filter(|(_, chain)| pending(chain)).map(|(chain, _)| chain).collect();
-        for chain in left {
-            self.free(chain);
+        let of_it = |chain: &chains::Chain| {
+            let pending = chain.pending.is_some_and(|link| link.connection == at);
+            (pending, chain.closing.is_some_and(|link| link.connection == at))
+        };
+        let all = self.chains.all().map(|(chain, there)| (chain, of_it(there)));
+        let left: Vec<_> = all.filter(|(_, of_it)| *of_it != (false, false)).collect();
+        for (chain, (pending, closing)) in left {
+            if pending {
+                self.free(chain);
+            }
+            if closing {
+                self.open(chain, at);
+            }
+        }
+        for look in gone.looks {
+            self.look_ends(ctx, look);
         }
     }
 
@@ -254,6 +273,7 @@ impl Steer {
     fn forget_tail(&mut self, ctx: &mut Context<'_>, chain: u32) {
         if self.chains.set_tail(chain, None).is_some() {
             ctx.count(Counter::TailsForgotten);
+            self.tail_moved(chain);
         }
     }
 
@@ -275,6 +295,10 @@ impl Steer {
             if let Some(pending) = chain.pending {
                 assert!(self.connections.get(pending.connection).is_some(), "whose link it is, is known");
                 assert_ne!(Some(pending.place), chain.tail, "no entry is put behind itself");
+            }
+            if let Some(closing) = chain.closing {
+                let who = self.connections.get(closing.connection);
+                assert!(who.is_some_and(|it| !it.held.is_empty()), "who keeps READs back waits itself");
             }
         }
         assert!(self.freed.is_empty(), "who waited has been let go on");

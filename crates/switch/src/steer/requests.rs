@@ -1,14 +1,14 @@
 //! Requests on their way to the server: which are of entries, and where each goes.
 
-use super::chains::{Chain, Pending, Seen};
-use super::connection::{Connection, Decided, Decision, Link};
+use super::chains::{Chain, Closing, Pending, Seen};
+use super::connection::{Connection, Decided, Decision, Link, Look};
 use super::{IDLE, Steer, SteerConfig, SteerMistake};
 use crate::cas_to_write::word::Owner;
 use crate::counters::Counter;
 use crate::frame::Frame;
 use crate::program::Context;
 use crate::trace::Note;
-use adverb_wire::{Operation, Packet};
+use adverb_wire::{Duration, Operation, Packet};
 
 /// What a request is to this program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -90,6 +90,7 @@ impl Steer {
             ctx.pass_on(frame);
             return Ok(());
         };
+        connection.sent_again(packet.bth.psn);
         if let Some(decision) = connection.decided(&packet, self.config.entry).copied() {
             self.repeat(ctx, frame, decision);
             return Ok(());
@@ -201,7 +202,17 @@ impl Steer {
         if led && waits && way == Way::Usual {
             return Err((chain, frame));
         }
+        // READs that were sent to the entry before are to see it as the last one.
+        if led && there.looks > 0 && way == Way::Usual && self.config.link_hold > Duration::ZERO {
+            if there.closing.is_none() {
+                ctx.count(Counter::HeldLinks);
+                there.closing = Some(Closing { connection: at, since: now });
+            }
+            return Err((chain, frame));
+        }
         if led {
+            there.closing = there.closing.filter(|closing| closing.connection != at);
+            there.looks = 0;
             there.pending = Some(Pending { connection: at, psn: packet.bth.psn, place, since: now });
         }
         let (from, next_at) = (packet.atomic.va, u64::from(self.config.next_at));
@@ -235,33 +246,57 @@ impl Steer {
         let Some(seen) = self.entries.find(ctx.pass, place, owner) else { return Ok(Err(frame)) };
         let Some(chain) = self.chains.find(owner, seen.key) else { return Ok(Err(frame)) };
         let read_hold = self.config.read_hold.min(self.config.hold);
+        let (now, link_waits) = (ctx.now, self.link_waits());
         let there = self.chains.access(ctx.pass, chain);
-        let (Some(position), Some(there)) = (seen.linked, there) else { return Ok(Err(frame)) };
-        let Some(connection) = self.connections.get_mut(at) else { return Ok(Err(frame)) };
-        there.used = ctx.now;
-        // Only to what is behind it: who goes along the chain must not come back.
-        let mut tail = there.tail.filter(|_| position.is_before(there.position));
+        let (Some(there), Some(connection)) = (there, self.connections.get_mut(at)) else {
+            return Ok(Err(frame));
+        };
         // A queue pair's own link is done before its READ, and if it was lost, it is sent again before it.
         let link = there.pending.filter(|link| link.connection != at);
-        let waits = link.is_some_and(|link| ctx.now.since(link.since) < read_hold);
+        let waits = link.is_some_and(|link| now.since(link.since) < read_hold);
+        let closing = there.closing.filter(|closing| closing.connection != at);
+        let end = link_waits.min(read_hold);
+        let waits = waits || closing.is_some_and(|closing| now.since(closing.since) < end);
+        let Some(position) = seen.linked else {
+            // Its link is under way, and was executed if somebody knows of it.
+            let of_it = link.is_some_and(|link| link.place == place);
+            let waits = waits && of_it && way == Way::Usual;
+            return if waits { Err((chain, frame)) } else { Ok(Err(frame)) };
+        };
+        there.used = now;
+        // Only to what is behind it: who goes along the chain must not come back.
+        let mut tail = there.tail.filter(|_| position.is_before(there.position));
         if self.config.mistake == Some(SteerMistake::PendingReads) {
             tail = there.pending.map(|pending| pending.place).or(tail);
         } else if waits && way == Way::Usual && (tail.is_some() || there.tail == Some(place)) {
             return Err((chain, frame));
         }
-        if there.tail == Some(place) && tail.is_none() {
-            ctx.count(Counter::CurrentReads);
-        }
-        let Some(tail) = tail else { return Ok(Err(frame)) };
-        if packet.bth.psn == connection.first {
+        if packet.bth.psn == connection.first && tail.is_some() {
             // Should it be a repetition, the server takes it for the address that it had only (IBTA
             // 9.7.5.1.1).
             return Ok(Err(frame));
         }
-        connection.decide(Decision { psn: packet.bth.psn, from: place, to: tail, kind: Decided::Read });
+        let to = tail.unwrap_or(place);
+        let to_end = there.tail == Some(to);
+        if to_end && self.config.link_hold > Duration::ZERO {
+            there.looks += 1;
+            let Chain { key, owner, .. } = *there;
+            let look = Look { psn: packet.bth.psn, chain, key, owner, to, since: Some(now) };
+            if let Some(left) = connection.look(look) {
+                self.look_ends(ctx, left);
+            }
+        }
+        if tail.is_none() {
+            if to_end {
+                ctx.count(Counter::CurrentReads);
+            }
+            return Ok(Err(frame));
+        }
+        let Some(connection) = self.connections.get_mut(at) else { return Ok(Err(frame)) };
+        connection.decide(Decision { psn: packet.bth.psn, from: place, to, kind: Decided::Read });
         ctx.count(Counter::SteeredReads);
-        ctx.note(&packet, Note::Steered(tail));
-        readdress(ctx, frame, tail.wrapping_sub(place));
+        ctx.note(&packet, Note::Steered(to));
+        readdress(ctx, frame, to.wrapping_sub(place));
         Ok(Ok(()))
     }
 }
