@@ -4,7 +4,8 @@
 # make tidy    widths, lengths, links and words of the tree
 # make build   the command and the library, in target/release
 # make bench   figures (bench/run), and a server's cost by its number of clients (bench/grid)
-# make packages  a wheel and a Debian package, in target/packages
+# make packages  a wheel and a Debian package for glibc from 2.28 on, in target/packages; GLIBC=host: of what make build makes
+# make packages ARCH=aarch64  a wheel for aarch64
 # make lint    format and lints only
 # make install PREFIX=/usr/local
 
@@ -22,8 +23,16 @@ build:
 	crates/mlx5/link.sh $(TARGET)/release/libadverb_mlx5.a $(LIBRARY) $(TARGET)/release/lib/mlx5dv
 	install -m 644 $(TARGET)/release/libadverb_facade.so $(FACADE)
 
+ARCH ?= x86_64
+GLIBC ?= 2.28
+ifeq ($(GLIBC),host)
 packages: build
 	@scripts/packages.py
+else
+packages:
+	scripts/portable.sh $(ARCH) $(GLIBC)
+	@ADVERB_BUILD=$(TARGET)/portable/$(ARCH) scripts/packages.py $(if $(filter x86_64,$(ARCH)),,wheel)
+endif
 
 demo:
 	@scripts/setup.sh

@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
-"""Builds the packages of what `make build` left in target/release, into target/packages: a wheel and a Debian package.
+"""Packs what was built, into target/packages: a wheel and a Debian package.
 
     scripts/packages.py [wheel|deb]...
 
-Nothing is compiled here and nothing is fetched. The same build gives the same bytes: times in the packages are those of
-the revision, and owners are root.
+What `make build` left in target/release is packed, or what is in the folder that ADVERB_BUILD names, which scripts/portable.sh
+fills. Nothing is compiled here and nothing is fetched. The same build gives the same bytes: times in the packages are those
+of the revision, and owners are root.
 """
 
 import base64
 import gzip
 import hashlib
 import os
+import platform
 import re
 import shutil
 import struct
@@ -21,9 +23,9 @@ import zipfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TARGET = os.path.abspath(os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target")))
-# Another build's folder for trials; `make build` leaves its own here.
 RELEASE = os.environ.get("ADVERB_BUILD", os.path.join(TARGET, "release"))
-OUT = os.path.join(TARGET, "packages")
+# Another folder for tests.
+OUT = os.environ.get("ADVERB_PACKAGES", os.path.join(TARGET, "packages"))
 # What is packed of the build, by its place beside the command.
 NATIVE = ("adverb", "lib/libibverbs.so.1", "lib/libadverb_facade.so", "lib/mlx5dv/libmlx5.so.1")
 # The verbs library's second name, where an archive holds no links.
@@ -69,13 +71,14 @@ class Build:
             if not os.path.isfile(source):
                 sys.exit(f"packages: {source} is not there: run `make build` first")
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            subprocess.run(["strip", "--strip-unneeded", "-o", path, source], check=True)
+            with open(source, "rb") as f:
+                machine = struct.unpack_from("<H", f.read(20), 18)[0]
+            strip(source, path, MACHINES.get(machine, ("", ""))[0])
             os.chmod(path, 0o755)
             needs, wants = dynamic(path)
             needed |= needs
             versions |= wants
-            with open(path, "rb") as f:
-                machines.add(struct.unpack_from("<H", f.read(20), 18)[0])
+            machines.add(machine)
         if len(machines) != 1 or not machines <= MACHINES.keys():
             sys.exit(f"packages: machines {sorted(machines)} of ELF: only x86-64 or aarch64, and all alike")
         if foreign := needed - SYSTEM.keys() - OWN:
@@ -85,10 +88,23 @@ class Build:
         self.depends = sorted({SYSTEM[name] for name in needed - OWN})
 
 
+def strip(source, path, machine):
+    """Copies a file without its debugging information. This system's strip knows its own machine only, and what was built
+    for another has none."""
+    if machine == platform.machine():
+        subprocess.run(["strip", "--strip-unneeded", "-o", path, source], check=True)
+        return
+    sections = subprocess.run(["readelf", "-SW", source], capture_output=True, text=True, check=True).stdout
+    if ".debug_info" in sections:
+        sys.exit(f"packages: {source} has debugging information, which is to be left out where it is linked")
+    shutil.copyfile(source, path)
+
+
 def dynamic(path):
     """Libraries that a file needs, and versions of glibc."""
-    said = subprocess.run(["objdump", "-p", path], capture_output=True, text=True, check=True).stdout
-    return set(re.findall(r"^\s+NEEDED\s+(\S+)", said, re.M)), set(re.findall(r"\bGLIBC_(2[.\d]+)$", said, re.M))
+    said = subprocess.run(["readelf", "-dVW", path], capture_output=True, text=True, check=True).stdout
+    needed = re.findall(r"\(NEEDED\)\s+Shared library: \[(\S+)\]", said)
+    return set(needed), set(re.findall(r"\bName: GLIBC_(2[.\d]+) ", said))
 
 
 # -- the wheel -----------------------------------------------------------------------------------------------------
@@ -223,10 +239,13 @@ def main():
     if unknown := [name for name in wanted if name not in makers]:
         sys.exit(f"packages: {', '.join(unknown)}: there are {', '.join(makers)}")
     os.makedirs(OUT, exist_ok=True)
-    for old in os.listdir(OUT):
-        if old.endswith((".whl", ".deb")):
-            os.unlink(os.path.join(OUT, old))
     build = Build()
+    if build.machine != platform.machine() and "deb" in wanted:
+        # The command itself says what its manual pages are.
+        sys.exit(f"packages: no Debian package for {build.machine} here: ask for `scripts/packages.py wheel`")
+    for old in os.listdir(OUT):
+        if old.endswith((f"_{build.machine}.whl", f"_{build.debian}.deb")):
+            os.unlink(os.path.join(OUT, old))
     for name in wanted:
         if name == "deb" and not shutil.which("dpkg-deb"):
             sys.exit("packages: dpkg-deb is not there: install dpkg, or ask for `scripts/packages.py wheel`")

@@ -116,6 +116,22 @@ step_packages() {
     if [ "$long" = no ]; then tests/packages/run.py; else tests/packages/run.py --long; fi
 }
 
+# Of make test-long alone, before `clients`, whose oldest releases of Debian run it: the command and the libraries for older
+# systems and for aarch64, in packages.
+step_portable() {
+    local arch status
+    for arch in x86_64 aarch64; do
+        status=0
+        scripts/portable.sh $arch 2>&1 || status=$?
+        case $status in
+            0) echo "1 passed, 0 failed, 0 skipped" ;;
+            3) echo "skip portable/$arch: what builds it cannot be had" && echo "0 passed, 0 failed, 1 skipped" ;;
+            *) echo "FAIL scripts/portable.sh $arch" && echo "0 passed, 1 failed, 0 skipped" ;;
+        esac
+    done
+    tests/packages/portable.py
+}
+
 # Beside a load that leaves connections' processes without a processor for longer than their timeouts come to.
 step_starved() {
     if [ "$long" = no ]; then
@@ -206,7 +222,7 @@ run() {
     local name=$1 log=$logs/$1.log status=0 begun=$SECONDS taken p f s word=ok
     times >"$logs/$name.times"
     taken=$(processors <"$logs/$name.times")
-    case $name in swarm | programs | lab | clients | packages | starved | interop | older)
+    case $name in swarm | programs | lab | clients | packages | portable | starved | interop | older)
         if [ ! -x "$adverb" ]; then
             echo "FAIL $name: $adverb is not there: scripts/test.sh build makes it"
             echo "0 1 0" >"$logs/$name.counts"
@@ -286,7 +302,10 @@ fi
 
 together=()
 if [ ${#chosen[@]} -eq 0 ]; then
-    for row in "${steps[@]}"; do chosen+=("${row%% *}"); done
+    for row in "${steps[@]}"; do
+        chosen+=("${row%% *}")
+        [ "$long" = no ] || [ "${row%% *}" != build ] || chosen+=(portable)
+    done
     [ "$long" = no ] || chosen+=(fuzz laps gets attacks profile)
     together=("${behind[@]}")
 fi

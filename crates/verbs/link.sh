@@ -16,11 +16,14 @@ outdir=$2
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
 
 mkdir -p "$outdir"
+# One script of both, because not every linker takes a second one (zig's keeps the last).
+map=$outdir/.map.$$
+trap 'rm -f "$map"' EXIT
+cat "$here/libibverbs.map" "$here/librdmacm.map" > "$map"
 # Under a temporary name first, so that a running program never maps a half-written library.
 "${CC:-cc}" -shared -o "$outdir/.libibverbs.so.1.$$" \
     -Wl,-soname,libibverbs.so.1 \
-    -Wl,--version-script="$here/libibverbs.map" \
-    -Wl,--version-script="$here/librdmacm.map" \
+    -Wl,--version-script="$map" \
     -Wl,--whole-archive "$archive" -Wl,--no-whole-archive \
     -Wl,--gc-sections -Wl,-z,relro -Wl,-z,now -Wl,-z,defs -Wl,--as-needed \
     -lgcc_s -lpthread -ldl -lm -lrt -lc

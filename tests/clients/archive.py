@@ -31,7 +31,7 @@ def address():
     raise Skip("this is no Debian with an archive, and the keys for it")
 
 
-def download(release, names, folder, source=False):
+def download(release, names, folder, source=False, architecture="amd64"):
     """Fills a folder with a release's packages, or with the tar files of the sources of such; the files' paths."""
     state = folder + ".apt"
     for path in (state, folder):
@@ -42,7 +42,8 @@ def download(release, names, folder, source=False):
     files = {
         "status": "",
         "sources.list": f"{'deb-src' if source else 'deb'} [signed-by={KEYS}] {address()} {release} main\n",
-        "apt.conf": f'APT::Architecture "amd64"; APT::Architectures {{ "amd64"; }}; APT::Sandbox::User "root";\n'
+        "apt.conf": f'APT::Architecture "{architecture}"; APT::Architectures {{ "{architecture}"; }};\n'
+                    'APT::Sandbox::User "root";\n'
                     f'Acquire::Languages "none"; Dir::State::lists "{state}/lists"; Dir::State::status "{state}/status";\n'
                     f'Dir::Cache "{state}/cache"; Dir::Etc::sourcelist "{state}/sources.list";\n'
                     f'Dir::Etc::sourceparts "{state}/parts"; Dir::Etc::preferencesparts "{state}/parts";\n',

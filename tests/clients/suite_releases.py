@@ -1,23 +1,20 @@
 """Programs of other releases of Debian, in roots that hold what they need and nothing of this system: `adverb run` is
-called in there, with the libraries that were built here. Where these ask for a newer glibc, the library is linked again."""
+called in there as it was built here; where that asks for a newer glibc, as scripts/portable.sh built it."""
 
-import glob
 import os
 import re
 import shutil
 
 from archive import ask, download, paths
-from harness import ADVERB, LIBRARIES, REPO, WORK, Case, Fail, Skip, read_counters, require, require_text
+from harness import ADVERB, TARGET, WORK, Case, Fail, Skip, read_counters, require, require_text
 from suite_rdmacm import TCP, alive, listens
 
 # The releases, and the name that the package with librdmacm has there.
 RELEASES = {"bullseye": "librdmacm1", "bookworm": "librdmacm1", "trixie": "librdmacm1t64", "sid": "librdmacm1t64"}
 PACKAGES = ("libc6", "libgcc-s1", "libnl-3-200", "libnl-route-3-200", "libibverbs1", "ibverbs-providers",
             "ibverbs-utils", "rdmacm-utils")
-# What linking with the oldest release's glibc needs besides.
-TO_LINK = ("libc6-dev",)
-# Where a library that was linked for a release stands in its root.
-LINKED = "/adverb"
+# The build for older systems.
+PORTABLE = os.path.join(os.path.abspath(TARGET), "portable", "x86_64")
 TIMES = 3
 # What a root has of this system: it is mounted there.
 MOUNTS = 'for m in /proc /sys /dev "$2" "$3"; do mount --rbind "$m" "$1$m"; done; root=$1; shift 3; exec chroot "$root" "$@"'
@@ -29,7 +26,7 @@ def root_of(release):
     if os.geteuid():
         raise Skip("chroot needs root")
     folder = os.path.join(WORK, "releases", release)
-    wanted = [*PACKAGES, RELEASES[release], *(TO_LINK if release == "bullseye" else ())]
+    wanted = [*PACKAGES, RELEASES[release]]
     debs = paths(os.path.join(folder, "debs"))
     if len(debs) != len(wanted):
         debs = download(release, wanted, os.path.join(folder, "debs"))
@@ -49,54 +46,35 @@ def version(text):
     return tuple(int(part) for part in text.split("."))
 
 
-def asks_for_newer(root):
-    """Whether what was built here asks for a newer glibc than the release has."""
+def asks_for_newer(root, built):
+    """Whether a build asks for a newer glibc than the release has."""
     with open(os.path.join(root, "lib/x86_64-linux-gnu/libc.so.6"), "rb") as f:
         has = max(version(found.decode()) for found in re.findall(rb"\bGLIBC_(2\.\d+)\b", f.read()))
-    built = (ADVERB, os.path.join(LIBRARIES, "libibverbs.so.1"))
-    return any(version(found) > has for path in built for found in re.findall(r"\bGLIBC_(2\.\d+)\b", ask("objdump", "-T", path)))
-
-
-def link_for(root):
-    """The library once more, linked with the release's glibc: a linker takes the newest version of each name that it
-    finds. The command is not: programs run by their environment."""
-    archive = os.path.join(os.path.dirname(ADVERB), "libadverb_verbs.a")
-    if not os.path.exists(archive):
-        raise Skip(f"{archive} is not there to be linked with the release's glibc")
-    for folder, names, files in os.walk(root):
-        for path in (os.path.join(folder, name) for name in names + files):
-            if os.path.islink(path) and (to := os.readlink(path)).startswith("/"):
-                os.remove(path)
-                os.symlink(os.path.relpath(root + to, os.path.realpath(folder)), path)
-    libraries = [os.path.join(root, part, "x86_64-linux-gnu") for part in ("usr/lib", "lib")]
-    compiler = root + ".cc"
-    with open(compiler, "w", encoding="utf-8") as f:
-        f.write(f'#!/bin/sh\nexec cc --sysroot={root} -B{libraries[0]} -L{libraries[0]} -L{libraries[1]} "$@"\n')
-    os.chmod(compiler, 0o755)
-    ask(os.path.join(REPO, "crates/verbs/link.sh"), archive, root + LINKED, env=dict(os.environ, CC=compiler))
+    files = [os.path.join(built, name) for name in ("adverb", "lib/libibverbs.so.1", "lib/libadverb_facade.so")]
+    return any(version(found) > has for path in files for found in re.findall(r"\bGLIBC_(2\.\d+)\b", ask("objdump", "-T", path)))
 
 
 class Inside:
-    """Programs in a release's root, each with the command; or with the library alone, linked for them."""
+    """Programs in a release's root, each with the command."""
 
     def __init__(self, room, release):
         self.room = room
         self.root, self.version = root_of(release)
-        self.alone = asks_for_newer(self.root)
-        if self.alone:
-            link_for(self.root)
-            room.note("the library alone, linked with the release's glibc")
-        self.built = os.path.dirname(ADVERB)
+        self.built = os.path.dirname(os.path.abspath(ADVERB))
+        if asks_for_newer(self.root, self.built):
+            if not os.path.exists(os.path.join(PORTABLE, "adverb")):
+                raise Skip("what was built asks for a newer glibc, and scripts/portable.sh was not run")
+            self.built = PORTABLE
+            if asks_for_newer(self.root, self.built):
+                raise Fail(f"{PORTABLE} asks for a newer glibc than the release has")
+            room.note("as scripts/portable.sh built it")
         for folder in ("/proc", "/sys", "/dev", self.built, room.dir):
             os.makedirs(self.root + folder, exist_ok=True)
 
     def run(self, label, *argv):
         counters = self.room.path(label + ".counters")
         env = {"ADVERB": f"directory={self.room.path('shared')}"}
-        command = [ADVERB, "run", "--address", "127.0.0.1", "--counters", counters, "--"]
-        if self.alone:
-            env = {"ADVERB": f"{env['ADVERB']},address=127.0.0.1,counters={counters}", "LD_LIBRARY_PATH": LINKED}
-            command = []
+        command = [os.path.join(self.built, "adverb"), "run", "--address", "127.0.0.1", "--counters", counters, "--"]
         return self.room.spawn(label, ["unshare", "--mount", "sh", "-ec", MOUNTS, "sh", self.root, self.built, self.room.dir,
                                        *command, *argv], env=env)
 

@@ -14,6 +14,7 @@ import argparse
 import glob
 import hashlib
 import os
+import platform
 import re
 import shutil
 import signal
@@ -25,7 +26,7 @@ import zipfile
 
 REPO = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TARGET = os.path.abspath(os.environ.get("CARGO_TARGET_DIR", os.path.join(REPO, "target")))
-PACKAGES = os.path.join(TARGET, "packages")
+PACKAGES = os.environ.get("ADVERB_PACKAGES", os.path.join(TARGET, "packages"))
 WORK = os.path.join(TARGET, "packages-test")
 # What the package's tests need of the registry; what engines and notebooks need is got by --long alone.
 SHORT = ["pyarrow", "pandas", "polars", "pytest", "pytest-xdist", "distributed", "perfetto"]
@@ -49,6 +50,8 @@ def sh(*words, seconds=300, status=0, **more):
 
 
 def package(ending):
+    """The package with that ending; a wheel for another machine may lie beside this one's."""
+    ending = f"_{platform.machine()}.whl" if ending == ".whl" else ending
     found = [name for name in os.listdir(PACKAGES) if name.endswith(ending)] if os.path.isdir(PACKAGES) else []
     assert len(found) == 1, f"{PACKAGES} has {found}: run `make packages`"
     return os.path.join(PACKAGES, found[0])
@@ -474,14 +477,14 @@ CASES = [
 ]
 
 
-def main():
+def main(cases):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-k", dest="patterns", action="append", default=[], metavar="TEXT")
     parser.add_argument("--long", action="store_true")
     parser.add_argument("--list", action="store_true")
     chosen = parser.parse_args()
     passed = failed = skipped = 0
-    for name, run, is_long in CASES:
+    for name, run, is_long in cases:
         named = any(text in name for text in chosen.patterns)
         if not named and (chosen.patterns or (is_long and not chosen.long)):
             continue
@@ -506,4 +509,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(CASES))

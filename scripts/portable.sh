@@ -1,0 +1,124 @@
+#!/usr/bin/env bash
+# Builds the command and the libraries for older systems or for aarch64, into target/portable/ARCH: what `make build` leaves
+# in target/release, for the packages (docs/packages.md).
+#
+#   scripts/portable.sh [x86_64|aarch64] [GLIBC]     2.28 unless told
+#
+# zig, from PyPI, compiles C and links: it has every glibc's names and versions, for both machines, and no root of another
+# system is needed. For aarch64 the standard library comes with a compiler of its own, from Debian's archive. What cannot be
+# had ends this with status 3.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+ZIGLANG=0.17.1
+arch=${1:-x86_64} glibc=${2:-2.28}
+case $arch in x86_64 | aarch64) ;; *)
+    echo "portable: no machine is called $arch: x86_64 or aarch64" >&2
+    exit 2 ;;
+esac
+target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
+out=$target/portable/$arch
+triple=$arch-unknown-linux-gnu
+tools=$out/tools
+if [ "$(uname -m)" != x86_64 ]; then
+    echo "portable: builds on x86-64 only" >&2
+    exit 3
+fi
+mkdir -p "$tools"
+
+# -- zig ---------------------------------------------------------------------------------------------------------------
+zig=$target/portable/ziglang-$ZIGLANG
+if [ ! -e "$zig/ziglang/zig" ]; then
+    rm -rf "$zig"
+    python3 -m pip install --quiet --no-deps --target "$zig.new" "ziglang==$ZIGLANG" || {
+        echo "portable: zig cannot be had: pip does not install ziglang $ZIGLANG (\`make packages GLIBC=host\` needs no zig)" >&2
+        exit 3
+    }
+    mv "$zig.new" "$zig"
+fi
+export ZIG_GLOBAL_CACHE_DIR=$target/portable/zig-cache ZIG_LOCAL_CACHE_DIR=$target/portable/zig-cache
+
+# tool NAME LINE..: a program of that name in $tools.
+tool() {
+    local path=$tools/$1
+    shift
+    printf '%s\n' '#!/bin/bash' "$@" >"$path.new"
+    chmod +x "$path.new"
+    # Cargo goes by the time of what it runs.
+    if cmp -s "$path.new" "$path"; then rm "$path.new"; else mv "$path.new" "$path"; fi
+}
+# What rustc and the crate `cc` say to a gcc and zig does not take: which linker, how well, and the triple, which zig spells
+# otherwise. What is linked goes into packages, which have no debugging information.
+tool cc 'words=() linked=-s' \
+    'for word; do' \
+    '    case $word in' \
+    '        -fuse-ld=* | --target=* | -B* | -Wl,-O*) continue ;;' \
+    '        -c | -S | -E) linked= ;;' \
+    '    esac' \
+    '    words+=("$word")' \
+    'done' \
+    "exec '$zig/ziglang/zig' cc -target $arch-linux-gnu.$glibc -fno-sanitize=undefined \$linked \"\${words[@]}\""
+tool ar "exec '$zig/ziglang/zig' ar \"\$@\""
+
+# -- Rust for aarch64 ----------------------------------------------------------------------------------------------------
+# A compiler takes the standard library of its own version alone. The installed one's for aarch64 cannot be had where
+# rustup reaches nothing; Debian's sid has both, and they run by their own loader, beside this system's: as any user.
+debian=$target/portable/sid
+
+# sid: puts sid's rustc, and the standard libraries for here and there, into $debian/root.
+sid() {
+    local keys=/usr/share/keyrings/debian-archive-keyring.gpg state=$debian/apt uri names deb
+    uri=$(apt-get indextargets --format '$(COMPONENT) $(REPO_URI)' 'Created-By: Packages' 2>/dev/null |
+        awk '$1 == "main" { print $2; exit }') || true
+    if [ -z "$uri" ] || [ ! -e "$keys" ]; then
+        echo "portable: Rust for aarch64 cannot be had: this is no Debian with an archive, and the keys for it" >&2
+        return 1
+    fi
+    rm -rf "$debian"
+    mkdir -p "$state"/{lists/partial,cache/archives/partial,parts} "$debian/debs" "$debian/new"
+    : >"$state/status"
+    echo "deb [signed-by=$keys] $uri sid main" >"$state/sources.list"
+    printf '%s;\n' 'APT::Architecture "amd64"' 'APT::Architectures { "amd64"; "arm64"; }' 'APT::Sandbox::User "root"' \
+        'APT::Install-Recommends "false"' 'Acquire::Languages "none"' "Dir::Cache \"$state/cache\"" \
+        "Dir::State::lists \"$state/lists\"" "Dir::State::status \"$state/status\"" \
+        "Dir::Etc::sourcelist \"$state/sources.list\"" "Dir::Etc::sourceparts \"$state/parts\"" \
+        "Dir::Etc::preferencesparts \"$state/parts\"" >"$state/apt.conf"
+    (
+        export APT_CONFIG=$state/apt.conf
+        cd "$debian/debs"
+        apt-get update -qq --error-on=any
+        # What rustc depends on, but for what compiles C and links, which zig does.
+        names=$(apt-get install --print-uris -y -qq rustc libstd-rust-dev:amd64 libstd-rust-dev:arm64 |
+            sed -nE "s/^\S+ ([^_]+)_[^_]+_(amd64|arm64)\.deb .*/\1:\2/p" | grep -E ':amd64$|^libstd-rust-dev:' |
+            grep -vE '^(gcc|cpp|binutils|libc6-dev|libgcc-[0-9])|san[0-9]*:|-dev-bin:')
+        # shellcheck disable=SC2086 # names of packages
+        apt-get download -qq $names
+    ) || {
+        echo "portable: Rust for aarch64 cannot be had: apt-get does not download it from $uri" >&2
+        return 1
+    }
+    for deb in "$debian"/debs/*.deb; do dpkg-deb -x "$deb" "$debian/new"; done
+    rm -r "$debian/debs" "$state"
+    mv "$debian/new" "$debian/root"
+}
+
+if [ "$arch" = aarch64 ]; then
+    [ -d "$debian/root" ] || sid || exit 3
+    libraries=$debian/root/usr/lib/x86_64-linux-gnu
+    tool rustc "exec '$libraries/ld-linux-x86-64.so.2' --library-path '$libraries' '$debian/root/usr/bin/rustc' \\" \
+        "    --sysroot '$debian/root/usr' \"\$@\""
+    export RUSTC=$tools/rustc
+    unset RUSTC_WRAPPER
+fi
+
+# -- build ---------------------------------------------------------------------------------------------------------------
+under=${triple//-/_}
+export "CARGO_TARGET_${under^^}_LINKER=$tools/cc" "CC_$under=$tools/cc" "AR_$under=$tools/ar"
+# Packages have no debugging information.
+export CARGO_TARGET_DIR=$out/cargo CARGO_PROFILE_RELEASE_DEBUG=none
+cargo build --release --locked --target "$triple" -p adverb-cli -p adverb-verbs -p adverb-mlx5 -p adverb-facade
+built=$out/cargo/$triple/release
+CC=$tools/cc crates/verbs/link.sh "$built/libadverb_verbs.a" "$out/lib"
+CC=$tools/cc crates/mlx5/link.sh "$built/libadverb_mlx5.a" "$out/lib/libibverbs.so.1" "$out/lib/mlx5dv"
+install -m 644 "$built/libadverb_facade.so" "$out/lib/libadverb_facade.so"
+install -m 755 "$built/adverb" "$out/adverb"
