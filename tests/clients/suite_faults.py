@@ -25,7 +25,7 @@ DEAD_PEER = ["ib_write_bw", "-F", "-s", "65536", "--run_infinitely", "-D", "1"]
 # 4.096 us * 2^14, the default, eight times: what a dead or stopped peer is given.
 CONFIGURED_S = 8 * 4.096e-6 * 2**14
 # Beyond that, for two processes on a machine with more to do to notice and to end.
-GRACE_S = 3
+GRACE_S = 6
 ROUTES = {"": {}, "-udp": {"options": ("--path", "udp")}, "-two-addresses": {"client_address": "127.0.0.2"}}
 RESULT_ROW = r"^ 65536\s+\d+\s+[\d.]+"
 

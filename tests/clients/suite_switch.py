@@ -425,9 +425,16 @@ def reload_under_load(room, keys, said):
     switch = Switch(room, CAS + PATIENT, recorded=True)
     changes = 0
 
-    def decided(more):
+    def decided(procs, more):
         before = switch.show()["counters"]["fetch_added"]
-        room.wait_until("decided atomics", lambda: switch.show()["counters"]["fetch_added"] >= before + more)
+
+        def are():
+            ended = [proc.label for proc in procs if proc.popen.poll() is not None]
+            if ended:
+                raise Fail(f"{', '.join(ended)} ended before the switch had decided {more} atomics")
+            return switch.show()["counters"]["fetch_added"] >= before + more
+
+        room.wait_until("decided atomics", are)
 
     def take(text, said):
         nonlocal changes
@@ -437,13 +444,13 @@ def reload_under_load(room, keys, said):
         changes += 1
 
     def during(procs):
-        decided(200)
+        decided(procs, 200)
         for _ in range(5):
             take(ECN + CAS + PATIENT, "^programs: ecn new, cas_to_write kept$")
-            decided(50)
+            decided(procs, 50)
             take(CAS + PATIENT + f'[[port]]\naddress = "{SERVER}"\nfaults = {{ loss = 0.01 }}\n',
                  f"^programs: cas_to_write kept, ecn gone\nports: {SERVER} has other faults or another capture$")
-            decided(50)
+            decided(procs, 50)
         take(CAS + PATIENT + keys, said)
         try:
             take("[[program]]\nkind = 'sort'\n", "")
@@ -451,7 +458,7 @@ def reload_under_load(room, keys, said):
         except Fail as refused:
             if "sort" not in str(refused):
                 raise
-        decided(100)
+        decided(procs, 100)
         for proc in procs:
             proc.kill(signal.SIGTERM)
 
