@@ -13,7 +13,9 @@ use adverb_sim::swarm::programs::{Made, System};
 use adverb_switch::cas_to_write::Mistake;
 use adverb_switch::cas_to_write::carry::CarryConfig;
 use adverb_switch::steer::Hot;
-use adverb_switch::{CasConfig, Counter, Counters, Drop, ProgramConfig, SteerConfig, SteerMistake};
+use adverb_switch::{
+    CasConfig, Counter, Counters, Drop, LinksWait, ProgramConfig, SteerConfig, SteerMistake,
+};
 
 /// Words behind a switch.
 pub const SWITCH: System = System {
@@ -137,6 +139,8 @@ pub fn steering(rng: &mut fastrand::Rng, bug: Option<&str>) -> Vec<ProgramConfig
         config.hot = Some(Hot { above: rng.u32(1..4), decay: Duration::from_us(rng.u64(50..5_000)) });
     }
     config.read_hold = [Duration::ZERO, Duration::from_us(20), config.hold][rng.usize(0..3)];
+    config.link_hold = [Duration::ZERO, Duration::from_us(20), config.hold][rng.usize(0..3)];
+    config.links_wait = [LinksWait::Overtaken, LinksWait::Always][rng.usize(0..2)];
     if rng.bool() || mistake.is_some() { vec![ProgramConfig::Steer(config)] } else { Vec::new() }
 }
 
@@ -226,7 +230,8 @@ impl Shown {
         format!(
             "switches: {} compare and swaps and {} READs steered, {} and {} were to the last entry, {} \
              compare and swaps passed, {} requests held, {} waits overdue, {} READs held, {} of them \
-             overdue, {} made again, {} entries seen linked, {} ends forgotten, {} keys without a place; {}",
+             overdue, {} links held for READs, {} of them overdue, {} READs overtaken, {} made again, \
+             {} entries seen linked, {} ends forgotten, {} keys without a place; {}",
             get(Counter::SteeredCas),
             get(Counter::SteeredReads),
             get(Counter::CurrentCas),
@@ -236,6 +241,9 @@ impl Shown {
             get(Counter::Overdue),
             get(Counter::HeldReads),
             get(Counter::OverdueReads),
+            get(Counter::HeldLinks),
+            get(Counter::OverdueLinks),
+            get(Counter::OvertakenReads),
             get(Counter::Repeated),
             get(Counter::TailsLearned),
             get(Counter::TailsForgotten),
@@ -323,7 +331,7 @@ const LOCKS: [Counter; 10] = [
 /// A link is lost, and another one waits behind it.
 const CHAINS_SELDOM: [Counter; 1] = [Counter::Overdue];
 /// What clients of chains must.
-const CHAINS: [Counter; 14] = [
+const CHAINS: [Counter; 17] = [
     Counter::SteeredCas,
     Counter::SteeredReads,
     Counter::CurrentCas,
@@ -332,6 +340,9 @@ const CHAINS: [Counter; 14] = [
     Counter::Held,
     Counter::HeldReads,
     Counter::OverdueReads,
+    Counter::HeldLinks,
+    Counter::OverdueLinks,
+    Counter::OvertakenReads,
     Counter::Repeated,
     Counter::TailsLearned,
     Counter::TailsForgotten,

@@ -131,7 +131,7 @@ impl SteerKeys {
         if read_hold > hold {
             return Err("read-hold-us: at most hold-us; after that a link counts as lost".to_owned());
         }
-        let link_hold = self.link_hold_us.map_or(usual.link_hold, Duration::from_us);
+        let link_hold = self.link_hold_us.map_or(hold, Duration::from_us);
         if link_hold > hold {
             return Err("link-hold-us: at most hold-us; after that a link goes on in any case".to_owned());
         }

@@ -49,6 +49,6 @@ pub use own::{Making, Own, OwnConfig};
 pub use paper::{Paper, PaperConfig};
 pub use program::{Context, PortId, Program, ProgramConfig};
 pub use steer::paper::PaperSteer;
-pub use steer::{Steer, SteerConfig, SteerMistake};
+pub use steer::{LinksWait, Steer, SteerConfig, SteerMistake};
 pub use switch::{Announcement, Error, Next, PortCounts, Switch};
 pub use trace::{Event, Note, Trace};

@@ -41,6 +41,7 @@ fn steer(adjust: impl FnOnce(&mut SteerConfig)) -> Result<Program, &'static str>
         entries_max: 1 << 16,
         hold: HOLD,
         link_hold: HOLD,
+        links_wait: LinksWait::Always,
         ..SteerConfig::new(gid(SERVER), ENTRY)
     };
     adjust(&mut config);
@@ -366,6 +367,56 @@ fn a_link_waits_for_reads_of_the_entry_that_it_goes_behind_and_those_that_come_l
     bench.write(1, C, KEY);
     let (_, out) = bench.look_open(3, B);
     assert_eq!((out, bench.link(1, B, C).1, bench.get(Counter::HeldLinks)), (vec![B], vec![B], 0));
+}
+
+/// A READ of the end, whose answer comes after so long and shows a follower or none.
+fn look_for(bench: &mut Bench, time: Duration, next: u64) {
+    let (psn, out) = bench.look_open(4, B);
+    assert_eq!(out, [B]);
+    bench.now += time;
+    bench.shows(4, psn, next);
+}
+
+#[test]
+fn links_wait_where_reads_are_overtaken_while_these_take_long() {
+    let held = |time: u64, next: u64, before: u32| {
+        let mut bench = Bench::begun_with(|config| config.links_wait = LinksWait::Overtaken);
+        look_for(&mut bench, Duration::ZERO, 0);
+        (0..before).for_each(|_| look_for(&mut bench, Duration::from_us(time), next));
+        bench.write(1, C, KEY);
+        let (psn, _) = bench.look_open(3, B);
+        let (link, _) = bench.link(1, B, C);
+        // A link that waited goes with the READ's answer.
+        bench.shows(3, psn, 0);
+        let held = bench.get(Counter::HeldLinks);
+        // Half of the READs are overtaken no more, and after some links those that come do not wait.
+        assert_eq!(bench.say(1, Operation::AtomicAcknowledge, link, Syndrome::default(), 0), []);
+        held
+    };
+    assert_eq!(held(20, C, 8), 1);
+    assert_eq!(held(20, C, 6), 0, "single ones are overtaken anywhere");
+    assert_eq!(held(20, 0, 16), 0, "nobody is overtaken");
+    assert_eq!(held(1, C, 16), 0, "the server's port is free");
+}
+
+#[test]
+fn links_that_wait_are_looked_at_anew_after_some() {
+    let mut bench = Bench::begun_with(|config| config.links_wait = LinksWait::Overtaken);
+    look_for(&mut bench, Duration::ZERO, 0);
+    (0..8).for_each(|_| look_for(&mut bench, Duration::from_us(20), C));
+    let (mut end, mut held) = (B, 0);
+    for n in 0..40 {
+        let next = HEAD + 0x20_0000 + 0x200 * n;
+        bench.write(1, next, KEY);
+        let (psn, out) = bench.look_open(3, end);
+        assert_eq!(out, [end]);
+        let (link, out) = bench.link(1, end, next);
+        held += u64::from(out.is_empty());
+        bench.shows(3, psn, 0);
+        bench.say(1, Operation::AtomicAcknowledge, link, Syndrome::default(), 0);
+        end = next;
+    }
+    assert_eq!((held, bench.get(Counter::HeldLinks)), (32, 32));
 }
 
 #[test]

@@ -52,6 +52,47 @@ pub struct Closing {
     pub since: Instant,
 }
 
+/// READs of a chain's last entries that were answered last, and what follows from them: whether links wait
+/// costs a put of the key a round trip of a READ, and so is worth it only where READs are overtaken by links
+/// again and again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Overtaking {
+    seen: u8,
+    overtaken: u8,
+    /// Links that wait from now on.
+    waits: u8,
+}
+
+/// READs after which something is concluded. Single ones are overtaken anywhere.
+const SEEN: u8 = 8;
+/// Links that wait then, before it is looked at anew.
+const WAITS: u8 = 32;
+
+impl Overtaking {
+    /// A READ was answered, which a link had overtaken or not.
+    pub fn answered(&mut self, overtaken: bool) {
+        if self.waits > 0 {
+            return;
+        }
+        self.seen += 1;
+        self.overtaken += u8::from(overtaken);
+        if self.seen == SEEN {
+            let waits = if 2 * self.overtaken > SEEN { WAITS } else { 0 };
+            *self = Overtaking { waits, ..Overtaking::default() };
+        }
+    }
+
+    /// Whether a link is to wait for READs.
+    pub fn waits(self) -> bool {
+        self.waits > 0
+    }
+
+    /// A link has left.
+    pub fn linked(&mut self) {
+        self.waits = self.waits.saturating_sub(1);
+    }
+}
+
 /// A key's chain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Chain {
@@ -69,6 +110,8 @@ pub struct Chain {
     pub looks: u32,
     /// The link that waits for these.
     pub closing: Option<Closing>,
+    /// Whether links are to wait for READs.
+    pub overtaking: Overtaking,
     /// When something was done to it last.
     pub used: Instant,
 }
@@ -169,8 +212,17 @@ impl Chains {
             self.give_away(may_go)?
         };
         let position = Position::default();
-        let chain =
-            Chain { key, owner, tail: None, position, pending: None, looks: 0, closing: None, used: now };
+        let chain = Chain {
+            key,
+            owner,
+            tail: None,
+            position,
+            pending: None,
+            looks: 0,
+            closing: None,
+            overtaking: Overtaking::default(),
+            used: now,
+        };
         self.register.entries_mut()[at] = Some(chain);
         self.index.insert(name_of(owner, key), at as u32);
         Some(at as u32)

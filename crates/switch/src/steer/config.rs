@@ -43,6 +43,15 @@ impl SteerMistake {
     ];
 }
 
+/// When links wait for READs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LinksWait {
+    /// On chains whose READs are overtaken by links, while READs take long.
+    Overtaken,
+    /// Always: what tests and swarms try. A put of a key then takes a READ's time more.
+    Always,
+}
+
 /// What the program is told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SteerConfig {
@@ -73,6 +82,8 @@ pub struct SteerConfig {
     /// How long a link may wait for READs that were sent to the last entry before it, at most `hold`; zero:
     /// not at all.
     pub link_hold: Duration,
+    /// When it does.
+    pub links_wait: LinksWait,
     /// What it does wrong on purpose; nothing, outside of swarms.
     pub mistake: Option<SteerMistake>,
 }
@@ -93,7 +104,8 @@ impl SteerConfig {
             reads: true,
             hold: Duration::from_ms(1),
             read_hold: Duration::from_ms(1),
-            link_hold: Duration::ZERO,
+            link_hold: Duration::from_ms(1),
+            links_wait: LinksWait::Overtaken,
             mistake: None,
         }
     }

@@ -22,6 +22,8 @@ const SMALLEST_MTU: u32 = 256;
 pub struct Patience {
     usual: u64,
     varies: u64,
+    /// At best.
+    least: u64,
 }
 
 impl Patience {
@@ -29,11 +31,17 @@ impl Patience {
     fn learn(&mut self, took: Duration) {
         let took = took.as_ps();
         if self.usual == 0 {
-            (self.usual, self.varies) = (took, took / 2);
+            (self.usual, self.varies, self.least) = (took, took / 2, took);
             return;
         }
+        self.least = self.least.min(took);
         self.varies = (3 * self.varies + took.abs_diff(self.usual)) / 4;
         self.usual = (7 * self.usual + took) / 8;
+    }
+
+    /// Whether READs wait at the server, most likely for its port.
+    fn is_long(self) -> bool {
+        self.usual > 2 * self.least
     }
 
     /// What takes longer is lost, most likely; nothing, if none was seen.
@@ -104,8 +112,15 @@ impl Steer {
         }
         let next =
             frame.payload().get(self.config.next_at as usize..).and_then(|rest| rest.first_chunk::<8>());
-        if next.is_some_and(|next| *next != [0; 8]) {
+        let Some(next) = next else { return };
+        let is_overtaken = *next != [0; 8];
+        if is_overtaken {
             ctx.count(Counter::OvertakenReads);
+        }
+        let pass = ctx.again();
+        let there = self.chains.access(pass, look.chain);
+        if let Some(there) = there.filter(|it| (it.key, it.owner) == (look.key, look.owner)) {
+            there.overtaking.answered(is_overtaken && self.patience.is_long());
         }
     }
 

@@ -45,7 +45,7 @@ use crate::program::Context;
 use crate::register::{Shape, digest};
 use adverb_wire::{Duration, Gid, Instant, Key, Service};
 use chains::{Chains, Entries};
-pub use config::{SteerConfig, SteerMistake};
+pub use config::{LinksWait, SteerConfig, SteerMistake};
 use connection::{Connection, Connections, DECISIONS};
 use looks::Patience;
 pub use sketch::Hot;

@@ -2,7 +2,7 @@
 
 use super::chains::{Chain, Closing, Pending, Seen};
 use super::connection::{Connection, Decided, Decision, Link, Look};
-use super::{IDLE, Steer, SteerConfig, SteerMistake};
+use super::{IDLE, LinksWait, Steer, SteerConfig, SteerMistake};
 use crate::cas_to_write::word::Owner;
 use crate::counters::Counter;
 use crate::frame::Frame;
@@ -203,7 +203,9 @@ impl Steer {
             return Err((chain, frame));
         }
         // READs that were sent to the entry before are to see it as the last one.
-        if led && there.looks > 0 && way == Way::Usual && self.config.link_hold > Duration::ZERO {
+        let links_wait = self.config.links_wait == LinksWait::Always || there.overtaking.waits();
+        let links_wait = links_wait && self.config.link_hold > Duration::ZERO;
+        if led && there.looks > 0 && way == Way::Usual && links_wait {
             if there.closing.is_none() {
                 ctx.count(Counter::HeldLinks);
                 there.closing = Some(Closing { connection: at, since: now });
@@ -213,6 +215,7 @@ impl Steer {
         if led {
             there.closing = there.closing.filter(|closing| closing.connection != at);
             there.looks = 0;
+            there.overtaking.linked();
             there.pending = Some(Pending { connection: at, psn: packet.bth.psn, place, since: now });
         }
         let (from, next_at) = (packet.atomic.va, u64::from(self.config.next_at));
