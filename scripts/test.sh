@@ -113,7 +113,12 @@ step_clients() {
 
 step_packages() {
     check scripts/packages.py
-    if [ "$long" = no ]; then tests/packages/run.py; else tests/packages/run.py --long; fi
+    if [ "$long" = no ]; then
+        tests/packages/run.py
+    else
+        tests/packages/run.py --long
+        tests/packages/containers.py
+    fi
 }
 
 # Of make test-long alone, before `clients`, whose oldest releases of Debian run it: the command and the libraries for older
