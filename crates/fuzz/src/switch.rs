@@ -9,8 +9,8 @@ use crate::frames::{Step, append, steps};
 use crate::{Seen, Target};
 use adverb_switch::cas_to_write::carry::CarryConfig;
 use adverb_switch::{
-    Announcement, CasConfig, Counter, Mark, MarkConfig, PaperConfig, PortId, Program, ProgramConfig,
-    SteerConfig, Switch,
+    Announcement, CasConfig, Counter, LinksWait, Mark, MarkConfig, PaperConfig, PortId, Program,
+    ProgramConfig, SteerConfig, Switch,
 };
 use adverb_wire::{
     Aeth, AtomicEth, Duration, FrameMut, Gid, Instant, Key, NakCode, Opcode, Operation, Packet, Psn,
@@ -65,6 +65,7 @@ impl Deciding {
                 entries_max: 256,
                 connections_max: 3,
                 hold: Duration::from_us(20),
+                links_wait: LinksWait::Always,
                 ..SteerConfig::new(config.server, ENTRY)
             }),
         }
@@ -223,6 +224,7 @@ struct Server {
 }
 
 impl Server {
+    /// The answer to a request, but for what a READ finds.
     fn answer(&mut self, packet: &Packet, payload: &[u8]) -> Packet {
         use Operation::*;
         let mut answer = answer_of(packet, Acknowledge, Syndrome::default());
@@ -243,12 +245,18 @@ impl Server {
                     self.words.insert(packet.reth.va, u64::from_ne_bytes(bytes));
                 }
             }
+            ReadRequest => {
+                answer.bth.opcode = Opcode::new(Service::Rc, ReadResponseOnly);
+                answer.payload_len = 16;
+            }
             _ => {}
         }
         answer
     }
 
-    fn answers(&mut self, together: bool) -> Vec<Packet> {
+    /// Answers, and the first word of what READs find: a NIC reads memory when it makes the answer, behind
+    /// the atomics that have come since.
+    fn answers(&mut self, together: bool) -> Vec<(Packet, u64)> {
         let asked = std::mem::take(&mut self.asked);
         let is_write = |packet: &Packet| packet.bth.opcode.operation().is_write();
         let last = asked.len().saturating_sub(1);
@@ -256,10 +264,11 @@ impl Server {
         for (at, (packet, payload)) in asked.iter().enumerate() {
             let answer = self.answer(packet, payload);
             if !together || at == last || !is_write(packet) {
-                out.push(answer);
+                out.push((answer, packet.reth.va));
             }
         }
-        out
+        let found = |(answer, va)| (answer, self.words.get(&va).copied().unwrap_or(0));
+        out.into_iter().map(found).collect()
     }
 }
 
@@ -343,8 +352,8 @@ fn record(deciding: Deciding, acts: &[Act]) -> Vec<u8> {
                 append_packet(&mut input, &mut scene, &packet, 0);
             }
             Act::Serve(together) => {
-                for answer in server.answers(together) {
-                    append_packet(&mut input, &mut scene, &answer, 0);
+                for (answer, found) in server.answers(together) {
+                    append_packet(&mut input, &mut scene, &answer, found);
                 }
             }
             Act::Refuse => {
@@ -463,7 +472,25 @@ const CHAINED: [Act; 6] = [
 ];
 
 /// What is said behind that.
-const STEERED: [(&str, &[Act]); 5] = [
+const STEERED: [(&str, &[Act]); 6] = [
+    // A link waits for a READ of the end; another one for a READ that is not answered, and overtakes it.
+    (
+        "links-wait",
+        &[
+            Act::Entry(4, 79, 3, 9),
+            SERVE,
+            Act::Look(1, 7, 0),
+            Act::Link(4, 80, 2, 3),
+            SERVE,
+            SERVE,
+            Act::Entry(4, 81, 4, 9),
+            SERVE,
+            Act::Look(1, 8, 0),
+            Act::Link(4, 82, 3, 4),
+            Act::Wait(LONG),
+            SERVE,
+        ],
+    ),
     (
         "ends",
         &[

@@ -6,7 +6,7 @@
 //! a follower again and again. What that costs fills the port, so that answers wait.
 
 use super::Steer;
-use super::chains::Closing;
+use super::chains::{Chain, Closing};
 use super::connection::Look;
 use super::requests::Way;
 use crate::counters::Counter;
@@ -117,18 +117,24 @@ impl Steer {
         if is_overtaken {
             ctx.count(Counter::OvertakenReads);
         }
-        let pass = ctx.again();
-        let there = self.chains.access(pass, look.chain);
-        if let Some(there) = there.filter(|it| (it.key, it.owner) == (look.key, look.owner)) {
-            there.overtaking.answered(is_overtaken && self.patience.is_long());
+        let it_matters = is_overtaken && self.patience.is_long();
+        if let Some(there) = self.chain_of_look(ctx, look) {
+            there.overtaking.answered(it_matters);
         }
+    }
+
+    /// The chain to whose last entry a READ was sent, if it is still there. That is a way through the
+    /// pipeline of its own, and what comes behind it takes the next one.
+    fn chain_of_look(&mut self, ctx: &mut Context<'_>, look: Look) -> Option<&mut Chain> {
+        let pass = ctx.again();
+        ctx.again();
+        let there = self.chains.access(pass, look.chain);
+        there.filter(|it| (it.key, it.owner) == (look.key, look.owner))
     }
 
     /// A READ is answered, or not waited for any more.
     pub(super) fn look_ends(&mut self, ctx: &mut Context<'_>, look: Look) {
-        let pass = ctx.again();
-        let there =
-            self.chains.access(pass, look.chain).filter(|it| (it.key, it.owner) == (look.key, look.owner));
+        let there = self.chain_of_look(ctx, look);
         let Some(there) = there.filter(|it| it.tail == Some(look.to) && it.looks > 0) else { return };
         there.looks -= 1;
         if there.looks == 0 && there.closing.is_some() {
