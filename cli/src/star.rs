@@ -206,13 +206,13 @@ struct Told {
 }
 
 fn serve(options: &Serve) -> Result<ExitCode, Error> {
-    let failed = |error: &dyn std::fmt::Display| Error::Remote(format!("--at {}: {error}", options.at));
-    let door = TcpListener::bind(&options.at).map_err(|error| failed(&error))?;
-    let desk = desk(&options.nic)?;
     let Serve { remembered, lifetime, .. } = *options;
     if !(Duration::from_millis(1)..=Duration::from_secs(10)).contains(&lifetime) {
         return Err(Error::Options(format!("--lifetime {lifetime:?}: give 1ms to 10s")));
     }
+    let failed = |error: &dyn std::fmt::Display| Error::Remote(format!("--at {}: {error}", options.at));
+    let door = TcpListener::bind(&options.at).map_err(|error| failed(&error))?;
+    let desk = desk(&options.nic)?;
     let lifetime = time_of(lifetime);
     let config = ServiceConfig { mtu: Mtu::M256, remembered, lifetime, ..ServiceConfig::default() };
     let service = desk.serve(&config).map_err(|error| Error::Device(error.to_string()))?;

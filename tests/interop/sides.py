@@ -76,16 +76,16 @@ def await_in_guest(room, server, what, shows):
     room.procs.remove(waiter)
 
 
-def start(room, client_is_adverb, server, client, label="", options=()):
+def start(room, client_is_adverb, server, client, label="", options=(), env=None):
     """Starts a server, waits until it listens, starts the client towards it. `server` and `client` make an argv of
     (is_adverb, port, host), with no host for the server. Returns the running ends."""
     port = room.port()
     if client_is_adverb:
         s = rxe(room, label + "server", server(False, port, None))
         wait_listening_in_guest(room, s, port)
-        c = adverb(room, label + "client", client(True, port, lab.GUEST), options)
+        c = adverb(room, label + "client", client(True, port, lab.GUEST), options, env)
     else:
-        s = adverb(room, label + "server", server(True, port, None), options)
+        s = adverb(room, label + "server", server(True, port, None), options, env)
         room.wait_listening(s, port)
         c = rxe(room, label + "client", client(False, port, lab.HOST))
     return Ends(s, c)

@@ -13,6 +13,10 @@ import time
 
 import run
 
+sys.path.insert(0, os.path.join(run.REPO, "tests", "clients"))
+import archive  # noqa: E402
+import harness  # noqa: E402
+
 PLACE = os.path.join(run.WORK, "containers")
 BASE = os.path.join(PLACE, "base.tar")
 IMAGE, NETWORK = "adverb-test", "adverb-test"
@@ -20,7 +24,7 @@ IMAGE, NETWORK = "adverb-test", "adverb-test"
 LIMITS = ("--ulimit", "nofile=1024:4096", "--ulimit", "nproc=1000:1000", "--shm-size", "64m")
 # Beside the usual runtime: Debian 12's crun knows no mixture of both kinds of control groups.
 RUNTIMES = ((), ("--runtime", "runc"))
-SERVER = ("run", "--expect-rdma", "--", "ibv_rc_pingpong", "-g", "0", "-c")
+PINGPONG = ("run", "--expect-rdma", "--", "ibv_rc_pingpong", "-g", "0", "-c")
 LISTENS_S = 60
 # vfs copies layers, and works on any file system.
 PODMAN = ("podman", "--log-level", "error", "--storage-driver", "vfs", "--root", os.path.join(PLACE, "storage"),
@@ -40,23 +44,13 @@ def forget():
     os.makedirs(PLACE, exist_ok=True)
 
 
-def archive():
-    """Where this system's packages come from."""
-    words = ["apt-get", "indextargets", "--format", "$(COMPONENT) $(CODENAME) $(REPO_URI)", "Created-By: Packages"]
-    rows = subprocess.run(words, capture_output=True, text=True, check=False).stdout.split("\n")
-    found = [row.split() for row in rows if row.startswith("main bookworm ")]
-    if not found:
-        raise run.Skip("this is no Debian 12 with an archive")
-    return found[0][2]
-
-
 def base():
     """What the image is made from, imported under its name."""
     if not os.path.exists(BASE):
         tree = run.fresh("containers/base")
         try:
-            run.sh("debootstrap", "--variant=minbase", "bookworm", tree, archive(), seconds=900)
-        except AssertionError as e:
+            run.sh("debootstrap", "--variant=minbase", "bookworm", tree, archive.address(), seconds=900)
+        except (AssertionError, harness.Skip) as e:
             raise run.Skip(f"debootstrap does not make the base: {str(e).strip().splitlines()[-1]}") from e
         run.sh("tar", "-C", tree, "-cf", BASE + ".new", ".")
         os.rename(BASE + ".new", BASE)
@@ -99,7 +93,7 @@ def pair():
 
 def reach(runtime):
     """A pingpong between two containers, what arrives compared; neither end may have fallen back."""
-    podman("run", "-d", "--name", "server", *LIMITS, "--network", NETWORK, IMAGE, *SERVER, runtime=runtime)
+    podman("run", "-d", "--name", "server", *LIMITS, "--network", NETWORK, IMAGE, *PINGPONG, runtime=runtime)
     told = "{{.State.Pid}} {{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}} {{.HostConfig.ShmSize}}"
     pid, address, room = podman("inspect", "-f", told, "server").split()
     assert int(room) == 64 << 20, room
@@ -107,7 +101,7 @@ def reach(runtime):
     status = run.read(f"/proc/{pid}/status")
     assert re.search(r"^Seccomp:\s+2$", status, re.M) and re.search(r"^CapEff:\s+0+$", status, re.M), status
     await_listener(pid)
-    said = podman("run", "--rm", *LIMITS, "--network", NETWORK, IMAGE, *SERVER, address, runtime=runtime, seconds=120)
+    said = podman("run", "--rm", *LIMITS, "--network", NETWORK, IMAGE, *PINGPONG, address, runtime=runtime, seconds=120)
     assert podman("wait", "server", seconds=60).strip() == "0", podman("logs", "server")
     assert "1000 iters" in said and f"GID ::ffff:{address}" in said, said
 

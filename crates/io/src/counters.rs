@@ -118,6 +118,14 @@ counters! {
     frames_by_calls,
 }
 
+impl IoCounters {
+    /// A round of the progress thread, and how many frames it dealt with.
+    pub fn note_round_of_thread(&mut self, frames: usize) {
+        self.frames_by_thread += frames as u64;
+        self.rounds_by_thread += u64::from(frames > 0);
+    }
+}
+
 /// Counters as lines of `name value`, or as a JSON object.
 pub fn render<'a>(counters: impl Iterator<Item = (std::borrow::Cow<'a, str>, u64)>, json: bool) -> String {
     let mut text = String::new();

@@ -252,8 +252,7 @@ fn round(
     let useless = core.guess.was_useless(found);
     count(core, |counters| {
         counters.ticks += u64::from(ticked);
-        counters.frames_by_thread += done.frames as u64;
-        counters.rounds_by_thread += u64::from(done.frames > 0);
+        counters.note_round_of_thread(done.frames);
         counters.wakes += u64::from(woken.bell || woken.socket);
         counters.wakes_useless += u64::from(useless);
         counters.thread_moves = load.aside.moves;
@@ -318,8 +317,7 @@ fn spin(shared: &Shared, load: &mut AppLoad) -> Option<bool> {
         let last = *last_frame.get_or_insert(now);
         let done = core.round(false);
         count(&mut core, |counters| {
-            counters.frames_by_thread += done.frames as u64;
-            counters.rounds_by_thread += u64::from(done.frames > 0);
+            counters.note_round_of_thread(done.frames);
             counters.thread_vain_ns += vain_since.map_or(0, |since| now.since(since).as_ns());
         });
         vain_since = (done.frames == 0).then_some(now);

@@ -365,8 +365,7 @@ mod tests {
         let far = listener.accept().unwrap();
         let (tell, told) = std::sync::mpsc::channel();
         let waiting = std::thread::spawn(move || {
-            // SAFETY: a call without arguments.
-            tell.send(unsafe { libc::syscall(libc::SYS_gettid) as libc::pid_t }).unwrap();
+            tell.send(crate::sys::thread_id()).unwrap();
             near.receive(&mut [0; 8]).map(|received| received.is_some())
         });
         let stat = format!("/proc/self/task/{}/stat", told.recv().unwrap());

@@ -52,9 +52,9 @@ pub struct Closing {
     pub since: Instant,
 }
 
-/// READs of a chain's last entries that were answered last, and what follows from them: whether links wait
-/// costs a put of the key a round trip of a READ, and so is worth it only where READs are overtaken by links
-/// again and again.
+/// READs of a chain's last entries that were answered last, and what follows from them. Links that wait cost
+/// each put of the key a round trip of a READ, which is worth it only where READs are overtaken again and
+/// again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Overtaking {
     seen: u8,
@@ -69,7 +69,7 @@ const SEEN: u8 = 8;
 const WAITS: u8 = 32;
 
 impl Overtaking {
-    /// A READ was answered, which a link had overtaken or not.
+    /// A READ was answered, which a link had overtaken, so that it mattered, or not.
     pub fn answered(&mut self, overtaken: bool) {
         if self.waits > 0 {
             return;

@@ -1,5 +1,5 @@
-//! READs that were sent to a chain's last entry. The next link waits until they are answered, and those that
-//! come later wait for that link: so each READ finds the end where it was sent.
+//! READs that were sent to a chain's last entry. Where links overtake them, the next link waits until they
+//! are answered, and those that come later wait for that link: so each READ finds the end where it was sent.
 //!
 //! A NIC reads memory when it makes a READ's answer, and executes a compare and swap as it comes. Where
 //! answers wait for the port, a link that comes later is first, and a READ of a key that is always put finds
