@@ -17,7 +17,7 @@ use crate::payload::{copy_payload, payload_in_ring};
 use crate::rings::{PATIENCE, Rings, Sent};
 use crate::settings::Settings;
 use crate::steering::Steering;
-use crate::udp::Udp;
+use crate::udp::{Udp, prefetch_coming};
 use adverb_nic::memory::Payload;
 use adverb_nic::{Nic, Overdue, PathId, Silence, TxFrame};
 use adverb_os::capture::Capture;
@@ -441,6 +441,7 @@ impl Port {
             if let Err(e) = Packet::parse_bth_into(&mut parsed, datagram.flow, datagram.bytes) {
                 return counters.drop_parse[e as usize] += 1;
             }
+            prefetch_coming(nic, &datagram);
             let id = verify_udp_as(&datagram.flow, datagram.likely_id, datagram.bytes);
             let Some(id) = id else { return counters.drop_icrc += 1 };
             let qpn = parsed.packet.bth.dest_qp;

@@ -5,6 +5,7 @@ use crate::counters::IoCounters;
 use crate::error::OpenError;
 use crate::fork;
 use crate::payload::copy_payload;
+use adverb_nic::Nic;
 use adverb_nic::memory::Gather;
 use adverb_os::batch::Tally;
 use adverb_os::framing::Datagram;
@@ -17,11 +18,22 @@ use std::net::{IpAddr, ToSocketAddrs};
 use std::os::fd::RawFd;
 use std::path::Path;
 
+/// How many frames ahead of the one at hand a number's tables are asked for: memory answers before.
+const AHEAD: usize = 4;
+
 /// What frames leave through.
 #[expect(clippy::large_enum_variant, reason = "a process has one, and the usual way is not one step further")]
 enum Way {
     Sockets(RoceSockets),
     Via(Box<Via>),
+}
+
+/// Asks for what a frame that comes soon in the same message leads to.
+#[inline]
+pub fn prefetch_coming(nic: &Nic, datagram: &Datagram<'_>) {
+    if let Some(number) = datagram.coming(AHEAD) {
+        nic.prefetch_number(number);
+    }
 }
 
 /// Where the switch of a name listens.

@@ -52,6 +52,15 @@ impl Nic {
         self.numbers.owner(number)
     }
 
+    /// Before a frame, which may lie behind others and is not verified yet: what is looked up by its number.
+    #[inline]
+    pub fn prefetch_number(&self, number: QpNumber) {
+        self.numbers.prefetch(number);
+        if let Some(star) = &self.star {
+            star.stateless.prefetch_life(number);
+        }
+    }
+
     /// Second step for a frame: whose a number is, where its owner is likely to be found, and a key.
     #[inline]
     pub fn prefetch_owner(&self, number: QpNumber, key: Option<Key>) {

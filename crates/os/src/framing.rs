@@ -2,10 +2,12 @@
 
 use crate::ring::Frame;
 use adverb_wire::ip::PROTOCOL_UDP;
-use adverb_wire::{Flow, Gid, ICRC_LEN, Packet, ParseError, ROCE_UDP_PORT, WireExtra, seal};
+use adverb_wire::{Flow, Gid, ICRC_LEN, Packet, ParseError, QpNumber, ROCE_UDP_PORT, WireExtra, seal};
 
 /// Bytes of a UDP header.
 pub const UDP_LEN: usize = 8;
+/// Where the destination queue pair's three bytes are in a BTH (InfiniBand 9.2).
+const BTH_QP_AT: usize = 5;
 
 /// A frame that arrived, as a socket shows it.
 #[derive(Clone, Copy, Debug)]
@@ -17,6 +19,18 @@ pub struct Datagram<'a> {
     /// The IPv4 identification that it probably had, which a socket does not show: its number in a message
     /// that the sender's kernel cut apart.
     pub likely_id: u16,
+    /// What came behind it in the same message: frames that are as long as it, but for the last.
+    pub behind: &'a [u8],
+}
+
+impl Datagram<'_> {
+    /// Whom the frame is for that comes so many behind this one in the message, by what it says.
+    #[inline]
+    pub fn coming(&self, places: usize) -> Option<QpNumber> {
+        let at = (places - 1) * self.bytes.len() + BTH_QP_AT;
+        let &[a, b, c] = self.behind.get(at..at + 3)? else { return None };
+        Some(QpNumber::new(u32::from_be_bytes([0, a, b, c])))
+    }
 }
 
 /// Copies a frame out of a ring as it would be on the wire: with the headers that a compact entry leaves out,
@@ -41,7 +55,7 @@ pub fn whole_frame(
     frame.copy_to(scratch);
     scratch.extend_from_slice(&[0; ICRC_LEN]);
     let packet = Packet::parse_headers(flow, scratch, scratch.len())?.packet;
-    rebuild(&packet, 0, &Datagram { flow, bytes: scratch, likely_id: 0 }, out);
+    rebuild(&packet, 0, &Datagram { flow, bytes: scratch, likely_id: 0, behind: &[] }, out);
     seal(out, flow.ip_header_len());
     Ok(())
 }
@@ -124,11 +138,33 @@ mod tests {
             rebuild(
                 &packet,
                 0,
-                &Datagram { flow: packet.flow, bytes: &whole[bth_at..], likely_id: 0 },
+                &Datagram { flow: packet.flow, bytes: &whole[bth_at..], likely_id: 0, behind: &[] },
                 &mut again,
             );
             assert_eq!(again, whole);
         }
+    }
+
+    #[test]
+    fn whom_coming_frames_are_for_is_read_from_what_lies_behind() {
+        let packet = packet("10.1.2.3", "10.1.2.4");
+        let numbers = [0x10_0203, 0x20_0405, 0x30_0607];
+        let len = packet.wire_len();
+        let mut message = vec![0; 3 * len];
+        for (frame, number) in message.chunks_mut(len).zip(numbers) {
+            let dest_qp = QpNumber::new(number);
+            Packet { bth: Bth { dest_qp, ..packet.bth }, ..packet }.emit_bth(frame);
+        }
+        let (bytes, behind) = message.split_at(len);
+        let datagram = |behind| Datagram { flow: packet.flow, bytes, likely_id: 0, behind };
+        let coming = |behind, places| datagram(behind).coming(places).map(QpNumber::get);
+        assert_eq!(coming(behind, 1), Some(numbers[1]));
+        assert_eq!(coming(behind, 2), Some(numbers[2]));
+        assert_eq!(coming(behind, 3), None);
+        // The last frame may be shorter than the others, and than a BTH.
+        assert_eq!(coming(&behind[..len + 8], 2), Some(numbers[2]));
+        assert_eq!(coming(&behind[..len + 7], 2), None);
+        assert_eq!(coming(&[], 1), None);
     }
 
     #[test]

@@ -270,7 +270,9 @@ impl RoceSockets {
                     traffic_class: message.traffic_class,
                     hop_limit: HOP_LIMIT,
                 };
+                let mut behind = message.bytes;
                 for (number, bytes) in (0u32..).zip(message.bytes.chunks(message.segment.max(1))) {
+                    behind = &behind[bytes.len()..];
                     if let Some(mark) = Mark::parse(bytes).filter(|_| flow.src == own.0) {
                         on_mark(mark);
                         continue;
@@ -278,7 +280,7 @@ impl RoceSockets {
                     *last_used = Some(now);
                     total.frames += 1;
                     total.bytes += bytes.len() as u64;
-                    each(Datagram { flow, bytes, likely_id: number as u16 });
+                    each(Datagram { flow, bytes, likely_id: number as u16, behind });
                 }
             }
         }

@@ -573,7 +573,12 @@ fn datagram_of(frame: &[u8]) -> Option<Datagram<'_>> {
         let at = bth_at.checked_sub(before)?;
         Some(u16::from_be_bytes(headers.get(at..at + 2)?.try_into().ok()?))
     });
-    (to? == ROCE_UDP_PORT).then_some(Datagram { flow: Flow { src_port: from?, ..flow }, bytes, likely_id: 0 })
+    (to? == ROCE_UDP_PORT).then_some(Datagram {
+        flow: Flow { src_port: from?, ..flow },
+        bytes,
+        likely_id: 0,
+        behind: &[],
+    })
 }
 
 #[cfg(test)]

@@ -46,7 +46,7 @@ impl Nic {
                     self.state.counters.drop_wrong_service += 1;
                     return true;
                 };
-                star.stateless.prefetch(packet);
+                star.stateless.prefetch_history(packet);
                 let state = &mut self.state;
                 let eth = StarEth::from(packet.irn);
                 if operation == Operation::GetData

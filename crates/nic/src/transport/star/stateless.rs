@@ -235,11 +235,15 @@ impl Stateless {
         Some(grant)
     }
 
-    /// Asks for what the packet's number and its place in the history lead to, where memory is far and the
-    /// ticket is to be opened first.
+    /// Asks for what [`Stateless::admit`] reads of a number.
     #[inline]
-    pub fn prefetch(&self, packet: &Packet) {
-        prefetch(&self.lives[slot(packet.bth.dest_qp)]);
+    pub fn prefetch_life(&self, number: QpNumber) {
+        prefetch(&self.lives[slot(number)]);
+    }
+
+    /// Asks for the packet's place in the history, where memory is far and the ticket is to be opened first.
+    #[inline]
+    pub fn prefetch_history(&self, packet: &Packet) {
         if packet.bth.opcode.operation() == Operation::RemoteData {
             let shown = Grant::of_word(packet.ticket.word);
             self.history.prefetch(identity(packet, shown.incarnation));
