@@ -3,7 +3,7 @@
 # make test-long  the same, wider and for hours
 # make tidy    widths, lengths, links and words of the tree
 # make build   the command and the library, in target/release
-# make bench   figures (bench/run), and a server's cost by its number of clients (bench/grid)
+# make bench   figures (bench/run), a server's cost by its number of clients (bench/grid), contended locks (bench/crowd)
 # make packages  a wheel and a Debian package for glibc from 2.28 on, in target/packages; GLIBC=host: of what make build makes
 # make packages ARCH=aarch64  a wheel for aarch64
 # make lint    format and lints only
@@ -53,6 +53,7 @@ bench:
 	@$(MAKE) --no-print-directory build
 	bench/run
 	bench/grid
+	bench/crowd
 
 lint:
 	cargo fmt --all --check
