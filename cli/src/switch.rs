@@ -127,7 +127,8 @@ pub struct Trace {
     /// Only packets that name this queue pair, such as 0x110001
     #[arg(long, value_name = "QP", value_parser = qp)]
     pub qp: Option<u32>,
-    /// The last so many
+    /// The last so many [default: all that the switch keeps: 1000, or as many as `trace` in its file says,
+    /// 65536 at most]
     #[arg(long, value_name = "N")]
     pub last: Option<usize>,
 }
@@ -203,11 +204,7 @@ pub fn switch(action: &SwitchAction) -> Result<ExitCode, Error> {
             let text = if arguments.json { format!("{shown:#}\n") } else { as_text(&shown) };
             print(&text).map(|()| ExitCode::SUCCESS)
         }
-        SwitchAction::Trace(arguments) => {
-            let traced = ask(&arguments.which, &Question::Trace { qp: arguments.qp, last: arguments.last })?;
-            let lines = traced["events"].as_array().into_iter().flatten().filter_map(Value::as_str);
-            print(&lines.fold(String::new(), |all, line| all + line + "\n")).map(|()| ExitCode::SUCCESS)
-        }
+        SwitchAction::Trace(arguments) => switch_live::trace(arguments).map(|()| ExitCode::SUCCESS),
         SwitchAction::Set(arguments) => set(arguments).map(|()| ExitCode::SUCCESS),
         SwitchAction::Table(arguments) => switch_live::table(arguments).map(|()| ExitCode::SUCCESS),
         SwitchAction::Reload(arguments) => switch_live::reload(arguments).map(|()| ExitCode::SUCCESS),

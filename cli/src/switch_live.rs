@@ -1,8 +1,10 @@
-//! `adverb switch reload`, `port` and `table`: what a switch that runs is changed to, without an end.
+//! `adverb switch reload`, `port` and `table`: what a switch that runs is changed to, without an end; and
+//! `adverb switch trace`: what it has done.
 
 use crate::error::Error;
 use crate::output::print;
-use crate::switch::{Which, ask, word};
+use crate::switch::{Trace, Which, ask, word};
+use adverb_os::say;
 use adverb_switchd::Question;
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
@@ -125,6 +127,56 @@ pub struct PortRemove {
     pub address: IpAddr,
 }
 
+/// Prints what became of the last packets. An answer has room for some of them only: those before them are
+/// asked for again and again.
+pub fn trace(arguments: &Trace) -> Result<(), Error> {
+    let Trace { which, qp, last } = arguments;
+    let (mut parts, mut shown) = (Vec::new(), 0);
+    let mut ask_before = |before| {
+        let left = last.map(|last| last.saturating_sub(shown));
+        let part = ask(which, &Question::Trace { qp: *qp, last: left, before })?;
+        let lines = part["events"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        let lines: Vec<String> = lines.map(|line| format!("{line}\n")).collect();
+        shown += lines.len();
+        parts.push(lines);
+        Ok::<_, Error>(part)
+    };
+    let newest = ask_before(None)?;
+    let older = |part: &Value| part["first"].as_u64().filter(|_| part["older"].as_u64() > Some(0));
+    let mut before = older(&newest);
+    while before.is_some() {
+        before = older(&ask_before(before)?);
+    }
+    parts.reverse();
+    print(&parts.concat().concat())?;
+    if let Some(words) = too_few(&newest, shown as u64, *qp, last.map(|last| last as u64)) {
+        say!("adverb: {words}");
+    }
+    Ok(())
+}
+
+/// Why there are fewer lines than were asked for, or than the switch had when it was asked first.
+fn too_few(newest: &Value, shown: u64, qp: Option<u32>, last: Option<u64>) -> Option<String> {
+    let number = |key: &str| newest[key].as_u64();
+    let there = newest["events"].as_array().map_or(0, Vec::len) as u64 + number("older").unwrap_or(0);
+    if shown < there {
+        let gone = there - shown;
+        return Some(format!("{gone} events more were overwritten by later ones before they could be read"));
+    }
+    let last = last.filter(|last| shown < *last)?;
+    let of = qp.map_or(String::new(), |qp| format!(" of queue pair {qp:#x}"));
+    let why = match (number("kept"), number("noted")) {
+        (_, Some(0)) => "the switch has noted none".to_owned(),
+        (Some(kept), Some(noted)) if kept < noted => format!(
+            "the switch keeps {kept} of {noted} that there were, as many as `trace` in its file says (65536 \
+             at most)"
+        ),
+        (Some(_), Some(noted)) => format!("the switch has noted {noted} in all, and keeps them"),
+        _ => "the switch is of an older version, and gives no more than 256 KiB".to_owned(),
+    };
+    Some(format!("{shown} of the last {last} events{of}: {why}"))
+}
+
 /// The switch's process has another folder than this one.
 fn whole(path: &Path) -> Result<PathBuf, Error> {
     std::path::absolute(path).map_err(|e| Error::Options(format!("{}: {e}", path.display())))
@@ -208,6 +260,35 @@ mod tests {
     fn tables_are_lines() {
         assert_eq!(table_text(&json!({ "tables": ["seen"] })), "seen\n");
         assert_eq!(table_text(&json!({ "entries": [[1, 2], [416, 10]] })), "0x1 0x2\n0x1a0 0xa\n");
+    }
+
+    #[test]
+    fn who_gets_fewer_events_than_asked_for_is_told_why() {
+        let answer = |kept: u64, noted: u64, older: u64| {
+            let mut answer = json!({ "events": ["a", "b"], "first": 7, "older": older });
+            (answer["kept"], answer["noted"]) = (kept.into(), noted.into());
+            answer
+        };
+        let said = |answer: &Value, shown, qp, last| too_few(answer, shown, qp, last).unwrap_or_default();
+        assert_eq!(said(&answer(9, 30, 0), 2, None, Some(2)), "");
+        assert_eq!(said(&answer(9, 30, 0), 2, None, None), "");
+        assert_eq!(
+            said(&answer(9, 30, 0), 2, Some(0x11), Some(3)),
+            "2 of the last 3 events of queue pair 0x11: the switch keeps 9 of 30 that there were, as many as \
+             `trace` in its file says (65536 at most)"
+        );
+        let all = "2 of the last 3 events: the switch has noted 9 in all, and keeps them";
+        assert_eq!(said(&answer(9, 9, 0), 2, None, Some(3)), all);
+        let none = json!({ "events": [], "first": null, "older": 0, "kept": 0, "noted": 0 });
+        assert_eq!(said(&none, 0, None, Some(3)), "0 of the last 3 events: the switch has noted none");
+        let gone = "2 events more were overwritten by later ones before they could be read";
+        for last in [None, Some(20)] {
+            assert_eq!(said(&answer(9, 30, 5), 5, None, last), gone);
+        }
+        let old = json!({ "events": ["a"] });
+        assert!(
+            said(&old, 1, None, Some(3)).contains("older version") && said(&old, 1, None, None).is_empty()
+        );
     }
 
     #[test]

@@ -6,7 +6,7 @@ use adverb_os::signals;
 use adverb_os::sys::wait_readable;
 use adverb_os::via::{Hello, Place, Via, socket_path};
 use adverb_wire::pcap::{LinkType, Writer};
-use adverb_wire::{Bth, Flow, Gid, Instant, Opcode, Operation, Packet, QpNumber, Service, WireExtra};
+use adverb_wire::{Bth, Flow, Gid, Instant, Opcode, Operation, Packet, Psn, QpNumber, Service, WireExtra};
 use std::io::{BufRead, BufReader};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -106,6 +106,71 @@ fn a_switch_runs_is_asked_and_ends() {
     signals::terminate(running.0.id());
     assert!(running.0.wait().unwrap().success(), "ended by SIGTERM");
     assert!(!path.exists());
+}
+
+/// Sends itself so many frames, with these numbers, and takes all of them.
+fn send_to_itself(via: &mut Via, address: Gid, psns: std::ops::Range<u32>) {
+    /// What waits at a port at once at most, far below what it has room for.
+    const WINDOW: u32 = 100;
+    let flow = Flow { src: address, dst: address, traffic_class: 2, hop_limit: 64, ..Flow::default() };
+    let opcode = Opcode::new(Service::Rc, Operation::SendOnly);
+    for from in psns.clone().step_by(WINDOW as usize) {
+        let row = from..psns.end.min(from + WINDOW);
+        for psn in row.clone() {
+            let bth = Bth { opcode, dest_qp: QpNumber::new(0x01_0011), psn: Psn::new(psn), ..Bth::default() };
+            let packet = Packet { flow, bth, payload_len: 8, ..Packet::default() };
+            assert!(via.stage_packet(Instant::ZERO, &packet, |at| at.fill(1)));
+        }
+        assert!(via.flush(&mut Tally::default()));
+        let mut came = 0;
+        while came < row.len() {
+            assert!(wait_readable(via.fd(), Duration::from_secs(20)), "{came} of {row:?}");
+            via.receive(Instant::ZERO, |_| came += 1);
+        }
+    }
+}
+
+/// More events than one answer has room for: all that are kept are printed, and who wants more is told how
+/// many there were.
+#[test]
+fn a_trace_has_all_that_is_kept_and_says_what_is_not() {
+    const KEPT: u32 = 6000;
+    const NOTED: u32 = 7500;
+    let text = format!("name = 'lock'\ntrace = {KEPT}\n[[program]]\nkind = 'ecn'\nevery = 1\n");
+    let running = start("trace", &text);
+    let folder = &running.1;
+    let address = Gid::from("10.9.0.1".parse::<IpAddr>().unwrap());
+    let path = socket_path(folder, Path::new("lock"));
+    let mut via = Via::open(Place::Local(path), Hello { slot: 1, address, host: [1; 16] }).unwrap();
+    let trace = |words: &[&str]| {
+        let (lines, said, good) = ask(folder, &[&["trace", "--via", "lock"][..], words].concat());
+        assert!(good, "{said}");
+        let psn = |line: &str| {
+            let word = line.split_once("psn 0x")?.1.split(' ').next()?;
+            u32::from_str_radix(word, 16).ok()
+        };
+        (lines.lines().map(|line| psn(line).unwrap()).collect::<Vec<_>>(), said)
+    };
+    let none = trace(&["--last", "60000"]);
+    assert_eq!(none, (vec![], "adverb: 0 of the last 60000 events: the switch has noted none\n".to_owned()));
+    send_to_itself(&mut via, address, 0..5000);
+    let (psns, said) = trace(&["--last", "60000"]);
+    assert!(psns.into_iter().eq(0..5000), "each event once, in order");
+    let words = "adverb: 5000 of the last 60000 events: the switch has noted 5000 in all, and keeps them\n";
+    assert_eq!(said, words);
+    send_to_itself(&mut via, address, 5000..NOTED);
+    for words in [&[][..], &["--last", "6000"], &["--qp", "0x010011"]] {
+        let (psns, said) = trace(words);
+        assert!(psns.into_iter().eq(NOTED - KEPT..NOTED) && said.is_empty(), "{words:?}: {said}");
+    }
+    let (psns, said) = trace(&["--qp", "0x010011", "--last", "60000"]);
+    assert!(psns.into_iter().eq(NOTED - KEPT..NOTED), "all that are kept");
+    assert!(said.contains("6000 of the last 60000 events of queue pair 0x10011"), "{said}");
+    assert!(said.contains("keeps 6000 of 7500 that there were, as many as `trace`"), "{said}");
+    let (psns, said) = trace(&["--last", "5999"]);
+    assert!(psns.into_iter().eq(NOTED - KEPT + 1..NOTED) && said.is_empty(), "{said}");
+    let (psns, said) = trace(&["--last", "0"]);
+    assert!(psns.is_empty() && said.is_empty(), "{said}");
 }
 
 #[test]

@@ -115,12 +115,14 @@ pub struct Trace {
     events: Vec<Event>,
     oldest: usize,
     room: usize,
+    /// All that there were, those that are not kept any more included.
+    noted: u64,
 }
 
 impl Trace {
     /// Keeps so many; none at zero.
     pub fn new(room: usize) -> Trace {
-        Trace { events: Vec::new(), oldest: 0, room }
+        Trace { events: Vec::new(), oldest: 0, room, noted: 0 }
     }
 
     /// Keeps so many from now on.
@@ -144,6 +146,7 @@ impl Trace {
         };
         let (opcode, qpn, psn) = (packet.bth.opcode, packet.bth.dest_qp, packet.bth.psn);
         let event = Event { at, from, to, opcode, qpn, psn, va, note };
+        self.noted += 1;
         if self.events.len() < self.room {
             return self.events.push(event);
         }
@@ -159,6 +162,16 @@ impl Trace {
         self.events.rotate_left(self.oldest);
         self.oldest = 0;
         self.events.drain(..)
+    }
+
+    /// How many there were since the beginning, as far as any were to be kept.
+    pub fn noted(&self) -> u64 {
+        self.noted
+    }
+
+    /// How many are kept: the last ones of those.
+    pub fn kept(&self) -> usize {
+        self.events.len()
     }
 
     /// From the oldest on.

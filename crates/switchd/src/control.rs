@@ -4,7 +4,7 @@ use crate::cable::{Cable, Far};
 use crate::process::{Behind, Process};
 use adverb_os::unix::Channel;
 use adverb_os::via::{MESSAGE_MAX, Message};
-use adverb_switch::{MarkConfig, Program, Switch, entries};
+use adverb_switch::{MarkConfig, Program, Switch, Trace, entries};
 use adverb_wire::Instant;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 /// How long a switch may take to answer, in seconds.
 const PATIENCE_S: u32 = 10;
-/// Bytes of an answer at most, in whole lines: what a socket holds at once.
+/// Bytes of an answer's lines at most: what a socket holds at once, and what is written between two frames.
 const TRACE_BYTES_MAX: usize = 256 << 10;
 
 /// A question.
@@ -24,12 +24,16 @@ const TRACE_BYTES_MAX: usize = 256 << 10;
 pub enum Question {
     /// Ports, programs, counters.
     Show {},
-    /// The last events, those of one queue pair only if it is named.
+    /// The last events, those of one queue pair only if it is named: as many as an answer has room for.
     Trace {
         /// The queue pair that packets name.
         qp: Option<u32>,
         /// How many.
         last: Option<usize>,
+        /// Only those before the event of this number: the `first` of another answer, for the ones that had
+        /// no room in it. A switch of an older version does not know the key.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        before: Option<u64>,
     },
     /// A word is given back to the server, or the end of a key's chain is forgotten.
     Forget {
@@ -107,7 +111,7 @@ pub fn ask(path: &Path, question: &Question) -> io::Result<Value> {
 pub(crate) fn answer(process: &mut Process, now: Instant, text: &[u8]) -> String {
     let answered = match serde_json::from_slice(text) {
         Ok(Question::Show {}) => Ok(show(process)),
-        Ok(Question::Trace { qp, last }) => Ok(trace(process, qp, last)),
+        Ok(Question::Trace { qp, last, before }) => Ok(trace(process.switch.trace(), qp, last, before)),
         Ok(Question::Entries { program, table, key }) => entries(&process.switch, &program, table, key),
         Ok(question @ (Question::Reload { .. } | Question::PortAdd { .. } | Question::PortRemove { .. })) => {
             process.rearrange(now, &question)
@@ -237,17 +241,25 @@ fn show_cable(cable: &Cable, strange: u64) -> Value {
     })
 }
 
-fn trace(process: &Process, qp: Option<u32>, last: Option<usize>) -> Value {
-    let events = process.switch.trace().events().rev();
-    let named = events.filter(|event| qp.is_none_or(|qp| event.qpn.get() == qp));
-    let mut bytes = 0;
-    let lines = named.take(last.unwrap_or(usize::MAX)).map(ToString::to_string).take_while(|line| {
-        bytes += line.len();
-        bytes <= TRACE_BYTES_MAX
+fn trace(trace: &Trace, qp: Option<u32>, last: Option<usize>, before: Option<u64>) -> Value {
+    let (kept, noted) = (trace.kept(), trace.noted());
+    let numbered = (noted - kept as u64..noted).rev().zip(trace.events().rev());
+    let named = numbered.filter(|(number, event)| {
+        before.is_none_or(|before| *number < before) && qp.is_none_or(|qp| event.qpn.get() == qp)
     });
-    let mut lines: Vec<String> = lines.collect();
+    let (mut lines, mut bytes, mut first, mut older) = (Vec::new(), 0, None, 0);
+    for (number, event) in named.take(last.unwrap_or(usize::MAX)) {
+        let line = if older == 0 { event.to_string() } else { String::new() };
+        if older > 0 || bytes + line.len() > TRACE_BYTES_MAX {
+            older += 1;
+            continue;
+        }
+        bytes += line.len();
+        first = Some(number);
+        lines.push(line);
+    }
     lines.reverse();
-    json!({ "events": lines })
+    json!({ "events": lines, "first": first, "older": older, "kept": kept, "noted": noted })
 }
 
 fn program_named<'a>(switch: &'a mut Switch, name: &str) -> Result<&'a mut Program, String> {

@@ -262,10 +262,13 @@ fn programs_are_shown_traced_and_set() {
     };
     assert_eq!(classes(&mut via), [2, 3, 2, 3]);
     let ask = |question| control::ask(&running.path, &question).map_err(|e| e.to_string());
-    let events = ask(Question::Trace { qp: Some(1 << 16 | 17), last: Some(1) }).unwrap();
+    let events = ask(Question::Trace { qp: Some(1 << 16 | 17), last: Some(1), before: None }).unwrap();
     let line = events["events"][0].as_str().unwrap();
     assert!(line.contains("marked") && line.contains("psn"), "{line}");
-    assert_eq!(ask(Question::Trace { qp: Some(5), last: None }).unwrap()["events"], Value::Array(vec![]));
+    assert_eq!(
+        ask(Question::Trace { qp: Some(5), last: None, before: None }).unwrap()["events"],
+        Value::Array(vec![])
+    );
     ask(Question::Mark { program: "1".into(), above: None, every: NonZeroU32::new(4) }).unwrap();
     assert_eq!(classes(&mut via), [2, 2, 2, 3]);
     assert_eq!(running.show()["programs"][0]["every"], 4);
