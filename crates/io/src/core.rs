@@ -6,6 +6,7 @@ use crate::cm::OnCmEvent;
 use crate::doorbells::Doorbells;
 use crate::guess::Guess;
 use crate::hold::{Hold, Keep};
+use crate::host::TOLERANCE;
 use crate::port::Port;
 use crate::roles::{OnOutcome, hear};
 use adverb_nic::{
@@ -26,6 +27,9 @@ const BURST_FULL: usize = 16;
 const DRAIN_ROUNDS: usize = 64;
 /// Rounds that a NIC makes at most before it closes, however many frames keep coming.
 const FINAL_ROUNDS: usize = 64;
+/// How long the port waits for the kernel to have room before it closes: as long as a peer bears silence at
+/// least.
+const CLOSE_PATIENCE: Duration = TOLERANCE.silence_min;
 /// Lines about chains of WQEs in a second, under a trace.
 const CHAIN_LINES: u32 = 200;
 
@@ -396,6 +400,29 @@ impl Core {
         }
         self.transmit(now);
         self.settle();
+        self.wait_for_room();
+    }
+
+    /// What the kernel has no room for would be lost with the port, and peers would miss their last answers:
+    /// so room is waited for, and what waited behind those frames is sent, too.
+    fn wait_for_room(&mut self) {
+        let until = self.clock.now() + CLOSE_PATIENCE;
+        loop {
+            let now = self.clock.now();
+            let Some(port) = &mut self.port else { return };
+            if !port.wait_for_room(until.since(now)) {
+                return;
+            }
+            if now >= until {
+                break;
+            }
+            port.receive(now, &mut self.nic, true);
+            self.transmit(now);
+        }
+        let lost = self.port.as_mut().map_or(0, Port::give_up_staged);
+        if self.trace && lost > 0 {
+            say!("adverb: {lost} frames are lost: the network had no room for them while the NIC closed");
+        }
     }
 
     /// Takes completions that are there.

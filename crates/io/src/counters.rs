@@ -94,6 +94,8 @@ counters! {
     drop_too_long,
     /// Dropped: the kernel refused to send for another reason.
     drop_send_failed,
+    /// Dropped: the kernel had no room for them while the NIC closed.
+    drop_unsent,
     /// Errors that the kernel reported on receiving, such as an unreachable port.
     receive_errors,
     /// Times that acknowledgements in rings waited for the application's next call.

@@ -210,6 +210,14 @@ impl Udp {
         done
     }
 
+    /// Forgets the staged frames that the kernel has not taken; how many these were.
+    pub fn give_up(&mut self) -> u64 {
+        match &mut self.way {
+            Way::Sockets(sockets) => sockets.give_up(),
+            Way::Via(via) => via.give_up(),
+        }
+    }
+
     /// The sockets, to steer datagrams among processes. A switch needs none for that.
     pub fn sockets(&self) -> Option<&RoceSockets> {
         match &self.way {

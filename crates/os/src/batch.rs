@@ -243,9 +243,20 @@ impl Batch {
                 }
             }
         }
+        self.clear();
+        true
+    }
+
+    fn clear(&mut self) {
         self.runs.clear();
         (self.sent, self.staged, self.open_run) = (0, self.origin, false);
-        true
+    }
+
+    /// Forgets the frames that the kernel has not taken; how many these were.
+    pub fn give_up(&mut self) -> u64 {
+        let lost = self.runs[self.sent..].iter().map(|run| run.frames as u64).sum();
+        self.clear();
+        lost
     }
 
     /// Sends the frames of a refused message one by one.
@@ -321,6 +332,24 @@ mod tests {
         batch.stage(&way, 1);
         batch.stage(&Way::plain(other), 1);
         assert_eq!(batch.only_peer(), None);
+    }
+
+    #[test]
+    fn what_is_given_up_is_counted_and_does_not_leave() {
+        let [from, to] = [21, 22].map(address);
+        let [a, b] = [from, to].map(|at| Socket::bind_alone(at).unwrap());
+        let (mut batch, mut tally, way) = (Batch::new(), Tally::default(), Way::plain(to));
+        batch.stage(&way, 6).1.fill(1);
+        assert!(batch.push(&a, &mut tally).is_none());
+        // Two in one message, and one behind them; the first one of all has left.
+        [10, 4, 8].into_iter().for_each(|len| batch.stage_alone(&way, len).fill(2));
+        batch.end_run();
+        [10, 10].into_iter().for_each(|len| batch.stage(&way, len).1.fill(3));
+        assert_eq!((batch.give_up(), batch.has_staged(), batch.give_up()), (5, false, 0));
+        batch.stage(&way, 7).1.fill(4);
+        assert!(batch.flush(&a, &mut tally, |_, _| {}));
+        assert_eq!((tally.messages, tally.frames), (2, 2));
+        assert_eq!(heard(&b, &mut Inbox::new()), [(6, vec![1; 6]), (7, vec![4; 7])]);
     }
 
     #[test]

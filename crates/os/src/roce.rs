@@ -213,6 +213,11 @@ impl RoceSockets {
         })
     }
 
+    /// Forgets the staged frames that the kernel has not taken; how many these were.
+    pub fn give_up(&mut self) -> u64 {
+        self.batch.give_up()
+    }
+
     /// Sends marks to itself, each from a port that it had not before: where one of no index goes, a hash of
     /// the port decides.
     pub fn send_marks(&self, marks: impl Iterator<Item = Mark>) -> io::Result<()> {

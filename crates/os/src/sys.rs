@@ -220,6 +220,13 @@ pub fn wait_readable(fd: RawFd, timeout: Duration) -> bool {
     set.is_ready(0)
 }
 
+/// Whether a descriptor can be written to, or has an error to tell, before `timeout` has passed.
+pub fn wait_writable(fd: RawFd, timeout: Duration) -> bool {
+    let mut set = WaitSet { fds: vec![libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }] };
+    set.wait(Some(timeout));
+    set.is_ready(0)
+}
+
 /// Has the kernel ask the other end of an idle TCP connection whether it is there: after so many seconds, and
 /// then three times more. A host that ended without a word ends the connection.
 pub fn keep_alive(stream: BorrowedFd<'_>, idle_s: i32) -> io::Result<()> {

@@ -514,6 +514,12 @@ impl Via {
         })
     }
 
+    /// Forgets the staged frames that the kernel has not taken; how many these were. Of a message that was
+    /// begun nobody knows how many it has: one at least.
+    pub fn give_up(&mut self) -> u64 {
+        self.packer.clear() + u64::from(self.has_staged())
+    }
+
     /// Takes what has arrived, some messages at most; and looks for the switch if that is gone and it is
     /// time.
     pub fn receive(&mut self, now: Instant, mut each: impl FnMut(Datagram<'_>)) -> Received {

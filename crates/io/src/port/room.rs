@@ -5,7 +5,13 @@ use crate::directory::Slot;
 use crate::life::Lives;
 use crate::rings::PATIENCE;
 use adverb_nic::{Nic, PathId};
-use adverb_wire::{Instant, QpNumber};
+use adverb_os::sys;
+use adverb_wire::{Duration, Instant, QpNumber};
+use std::time::Duration as StdDuration;
+
+/// The kernel tells of room when half of a socket's buffer is free, which a slow network may take seconds
+/// for: who has no time asks as often as this.
+const ASK_FOR_ROOM: Duration = Duration::from_ms(5);
 
 /// The way to an address, which a queue pair's number there makes a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,6 +50,24 @@ impl Port {
         if self.udp_blocked {
             self.unblock_udp(now, nic);
         }
+    }
+
+    /// The port is about to close. Whether frames wait for the kernel, or were told to; if so, it may have
+    /// room now, or after so long at most.
+    pub fn wait_for_room(&mut self, most: Duration) -> bool {
+        let waits = self.udp.has_staged() || self.udp_blocked;
+        if waits {
+            let time = most.min(ASK_FOR_ROOM);
+            sys::wait_writable(self.udp.fd(), StdDuration::from_nanos(time.as_ns()));
+        }
+        waits
+    }
+
+    /// Forgets and counts the staged frames that the kernel has had no room for; how many these were.
+    pub fn give_up_staged(&mut self) -> u64 {
+        let lost = self.udp.give_up();
+        self.counters.drop_unsent += lost;
+        lost
     }
 
     #[cold]
