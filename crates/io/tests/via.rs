@@ -2,15 +2,18 @@
 //! end.
 #![allow(clippy::disallowed_methods, reason = "tests of real time")]
 
-use adverb_io::program::Programs;
+use adverb_io::program::{self, Programs};
 use adverb_io::{Host, Settings};
-use adverb_rdma::{Access, Caps, Connect, Duration, Error, Rdma, Region, Remote, Status};
+use adverb_rdma::{
+    Access, Asked, Caps, Connect, Duration, Error, Listener, On, Rdma, Region, Remote, Status,
+};
 use adverb_switchd::{Config, Process, Question, Stopper, control};
 use serde_json::Value;
 use std::net::TcpListener;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -72,19 +75,28 @@ fn rendezvous() -> String {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
 }
 
-/// Memory for others until the word at its end is set; returns the first word then.
+/// Who asks, unless the program is asked to end before anybody does.
+async fn accept(rdma: &Rdma, listener: &Listener) -> Result<Asked, Error> {
+    match rdma.until(&[On::Asked(listener), On::Stop], None).await? {
+        Some(0) => listener.accept().await,
+        _ => Err(Error::Left),
+    }
+}
+
+/// Memory for others until the word at its end is set; returns the first word then. An error, if the program
+/// is asked to end before that.
 async fn serve(rdma: Rdma, name: String) -> Result<u64, Error> {
     let pd = rdma.create_pd().await?;
     let cq = rdma.create_cq(64).await?;
     let memory = pd.region(1 << 20, ALL).await?;
     let listener = rdma.listen(&name).await?;
-    let asked = listener.accept().await?;
+    let asked = accept(&rdma, &listener).await?;
     let qp = pd.create_rc(&cq, Caps::default()).await?;
     let _line = asked.accept(&qp, &memory.remote().to_bytes(), &Connect::default()).await?;
-    while memory.load(END).await? == 0 {
-        rdma.sleep(Duration::from_ms(1)).await?;
+    match rdma.until(&[On::Word(&memory, END, 0), On::Stop], None).await? {
+        Some(0) => memory.load(0).await,
+        _ => Err(Error::Left),
     }
-    memory.load(0).await
 }
 
 const END: u64 = (1 << 20) - 8;
@@ -133,18 +145,63 @@ fn halves(between: impl FnOnce()) -> impl FnMut(u64) -> bool {
     }
 }
 
-fn both(running: &Running, go_on: impl FnMut(u64) -> bool) {
+/// Asks a program to end when it goes: after what was to be done, or as that has failed.
+struct Ends(program::Stopper);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+/// Runs a server on a thread of its own, and a client, which is given its rendezvous; when that one is done,
+/// or has failed, the server is asked to end.
+fn beside<S: Send, R>(
+    running: &Running,
+    server: impl AsyncFnOnce(Rdma, String) -> S + Send,
+    client: impl FnOnce(String) -> R,
+) -> (S, R) {
     let name = rendezvous();
     let there = name.clone();
+    let (tell, told) = mpsc::channel();
     std::thread::scope(|scope| {
-        let serving = scope.spawn(|| {
+        let serving = scope.spawn(move || {
             let programs = running.open("10.9.0.1");
-            programs.block_on(serve(Rdma::new(programs.clone()), there))
+            tell.send(programs.stopper()).unwrap();
+            programs.block_on(server(Rdma::new(programs.clone()), there))
         });
+        let ends = Ends(told.recv().expect("the server's NIC is open"));
+        let done = client(name);
+        drop(ends);
+        (serving.join().unwrap(), done)
+    })
+}
+
+fn both(running: &Running, go_on: impl FnMut(u64) -> bool) {
+    let (served, rounds) = beside(running, serve, |name| {
         let programs = running.open("10.9.0.2");
-        let rounds = programs.block_on(work(Rdma::new(programs.clone()), name, go_on)).unwrap();
-        assert_eq!(serving.join().unwrap(), Ok(rounds));
+        programs.block_on(work(Rdma::new(programs.clone()), name, go_on)).unwrap()
     });
+    assert_eq!(served, Ok(rounds));
+}
+
+/// A test whose client fails must fail, and not wait for its server.
+#[test]
+fn a_client_that_fails_leaves_no_server_that_waits() {
+    for has_come in [false, true] {
+        let (tell, told) = mpsc::channel();
+        std::thread::spawn(move || {
+            let running = Running::start(&format!("fails-{has_come}"), "");
+            let failed = catch_unwind(AssertUnwindSafe(|| match has_come {
+                true => {
+                    both(&running, |round| round < 3 || panic!("on purpose, in the middle of its rounds"))
+                }
+                false => drop(beside::<_, ()>(&running, serve, |_| panic!("on purpose, before it asks"))),
+            }));
+            tell.send(failed.is_err()).unwrap();
+        });
+        assert_eq!(told.recv_timeout(PATIENCE), Ok(true), "has come: {has_come}");
+    }
 }
 
 #[test]
@@ -213,19 +270,16 @@ fn what_is_wrong_with_a_way_through_a_switch_is_said() {
     assert!(open("address=0.0.0.0,via=sw0").contains("no host's address"));
 }
 
-/// A peer that lives, until it is told that all is over.
-async fn stay(rdma: Rdma, name: String, over: &AtomicBool) -> Result<(), Error> {
+/// A peer that lives, until it is asked to end.
+async fn stay(rdma: Rdma, name: String) -> Result<(), Error> {
     let pd = rdma.create_pd().await?;
     let cq = rdma.create_cq(64).await?;
     let memory = pd.region(64, ALL).await?;
     let listener = rdma.listen(&name).await?;
-    let asked = listener.accept().await?;
+    let asked = accept(&rdma, &listener).await?;
     let qp = pd.create_rc(&cq, Caps::default()).await?;
     let _line = asked.accept(&qp, &memory.remote().to_bytes(), &Connect::default()).await?;
-    while !over.load(Ordering::Acquire) {
-        rdma.sleep(Duration::from_ms(1)).await?;
-    }
-    Ok(())
+    rdma.until(&[On::Stop], None).await.map(drop)
 }
 
 /// One WRITE; how it ends.
@@ -248,13 +302,7 @@ fn who_is_cut_off_is_tried_as_often_as_configured() {
         let faults = format!("faults = {{ loss = 1.0, direction = '{direction}' }}");
         let text = format!("[[port]]\naddress = '10.9.0.1'\n{faults}");
         let running = Running::start(&format!("cut-off-{direction}-{retries}"), &text);
-        let (name, over) = (rendezvous(), AtomicBool::new(false));
-        let there = name.clone();
-        let (took, port, [counted, excused]) = std::thread::scope(|scope| {
-            let serving = scope.spawn(|| {
-                let programs = running.open("10.9.0.1");
-                programs.block_on(stay(Rdma::new(programs.clone()), there, &over))
-            });
+        let (stayed, (took, port, [counted, excused])) = beside(&running, stay, |name| {
             let programs = running.open("10.9.0.2");
             let how = Connect { timeout, retries, ..Connect::default() };
             let begun = Instant::now();
@@ -263,8 +311,6 @@ fn who_is_cut_off_is_tried_as_often_as_configured() {
             // A port goes with its processes.
             let ports = running.show()["ports"].as_array().unwrap().clone();
             let port = ports.into_iter().find(|port| port["address"] == "10.9.0.1").unwrap();
-            over.store(true, Ordering::Release);
-            assert_eq!(serving.join().unwrap(), Ok(()));
             let failed = matches!(ended, Err(Error::Failed { status: Status::TransportRetryExceeded, .. }));
             assert!(failed, "{direction} {retries}: {ended:?}");
             let text = programs.host().counters_text();
@@ -274,6 +320,7 @@ fn who_is_cut_off_is_tried_as_often_as_configured() {
             };
             (took, port, ["timeouts", "timeouts_excused"].map(count))
         });
+        assert_eq!(stayed, Ok(()));
         let tries = u64::from(retries) + 1;
         assert_eq!(counted, tries, "{direction} {retries}: {excused} excused");
         let wait = std::time::Duration::from_nanos(4096 << timeout);
