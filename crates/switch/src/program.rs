@@ -123,7 +123,11 @@ impl ProgramConfig {
     /// Whether a program that was told this goes on, with all that it remembers, when it is told `next`.
     pub fn may_become(&self, next: &ProgramConfig) -> bool {
         match (self, next) {
+            // What they count by port is the same whatever they are to do at which count.
+            (ProgramConfig::Ecn(_), ProgramConfig::Ecn(_))
+            | (ProgramConfig::Trim(_), ProgramConfig::Trim(_)) => true,
             (ProgramConfig::CasToWrite(config), ProgramConfig::CasToWrite(next)) => config.may_become(next),
+            (ProgramConfig::Steer(config), ProgramConfig::Steer(next)) => config.may_become(next),
             _ => false,
         }
     }
@@ -132,6 +136,7 @@ impl ProgramConfig {
     pub(crate) fn check(&self) -> Result<(), &'static str> {
         match self {
             ProgramConfig::CasToWrite(config) => config.check(),
+            ProgramConfig::Steer(config) => config.check(),
             _ => Ok(()),
         }
     }
@@ -243,7 +248,10 @@ impl Program {
     /// If it may not become that.
     pub(crate) fn is_told(&mut self, next: &ProgramConfig) {
         match (self, next) {
+            (Program::Ecn(mark), ProgramConfig::Ecn(next)) => mark.set_config(*next),
+            (Program::Trim(mark), ProgramConfig::Trim(next)) => mark.set_config(*next),
             (Program::CasToWrite(program), ProgramConfig::CasToWrite(next)) => program.is_told(*next),
+            (Program::Steer(program), ProgramConfig::Steer(next)) => program.is_told(*next),
             (program, _) => panic!("{} does not become {next:?}", program.name()),
         }
     }

@@ -168,6 +168,23 @@ struct Told {
     longest_us: u64,
 }
 
+/// What the program for words may be told while it goes on; `first` is where the first one is.
+fn told_else(was: &CasConfig, rng: &mut fastrand::Rng, first: u64) -> CasConfig {
+    CasConfig {
+        words_max: was.words_max + rng.usize(..9),
+        connections_max: was.connections_max + rng.usize(..9),
+        hold: HOLD + Duration::from_us(rng.u64(..40)),
+        life: LIFE + Duration::from_us(rng.u64(..400)),
+        flight: FLIGHT + Duration::from_us(rng.u64(..3)),
+        words: match rng.u8(..4) {
+            // The last one of the words is not among these.
+            0 => WordRange::Range { va: first, len: (WORDS - 1) * 8 },
+            _ => WordRange::Any,
+        },
+        ..*was
+    }
+}
+
 struct Run {
     rack: Rack,
     rng: fastrand::Rng,
@@ -254,26 +271,27 @@ impl Run {
 
     /// The program that is there, told something else as it goes on.
     fn changed(&mut self) -> Option<Next> {
-        let place = self.place?;
-        let Program::CasToWrite(cas) = &self.rack.switch.programs()[place] else {
-            return Some(Next::Kept(place));
-        };
-        let (was, rng) = (*cas.config(), &mut self.rng);
-        let next = CasConfig {
-            words_max: was.words_max + rng.usize(..9),
-            connections_max: was.connections_max + rng.usize(..9),
-            hold: HOLD + Duration::from_us(rng.u64(..40)),
-            life: LIFE + Duration::from_us(rng.u64(..400)),
-            flight: FLIGHT + Duration::from_us(rng.u64(..3)),
-            words: match rng.u8(..4) {
-                // The last one of the words is not among these.
-                0 => WordRange::Range { va: self.server.at(0).0, len: (WORDS - 1) * 8 },
-                _ => WordRange::Any,
-            },
-            ..was
+        let (place, rng) = (self.place?, &mut self.rng);
+        let (was, next) = match &self.rack.switch.programs()[place] {
+            Program::Ecn(mark) => {
+                let every = NonZeroU32::new(rng.u32(2..9));
+                (ProgramConfig::Ecn(mark.config()), ProgramConfig::Ecn(MarkConfig { above: None, every }))
+            }
+            Program::Steer(steer) => {
+                let hold = HOLD + Duration::from_us(rng.u64(..40));
+                let [read_hold, link_hold] =
+                    [(); 2].map(|()| if rng.bool() { HOLD } else { Duration::from_us(rng.u64(..40)) });
+                let next = SteerConfig { hold, read_hold, link_hold, ..*steer.config() };
+                (ProgramConfig::Steer(*steer.config()), ProgramConfig::Steer(next))
+            }
+            Program::CasToWrite(cas) => {
+                let next = told_else(cas.config(), rng, self.server.at(0).0);
+                (ProgramConfig::CasToWrite(*cas.config()), ProgramConfig::CasToWrite(next))
+            }
+            program => panic!("no program of these compositions: {}", program.name()),
         };
         self.told.changed += u64::from(next != was);
-        Some(Next::Changed(place, ProgramConfig::CasToWrite(next)))
+        Some(Next::Changed(place, next))
     }
 
     /// Gives the switch another row, if its program may go.
@@ -573,7 +591,7 @@ fn is_alive(composition: Composition) {
     }
     let (told, counters) = all;
     println!("{composition:?}: {told:?}");
-    let is_told = matches!(composition, Composition::InPlace | Composition::Multiplex);
+    let is_told = composition != Composition::Forward;
     assert_eq!(told.changed > 0, is_told, "{told:?}");
     assert!(told.taken > 0 && told.restarted > 0 && told.met > 0, "nothing was disturbed: {told:?}");
     // Most queue pairs outlive whatever is done.

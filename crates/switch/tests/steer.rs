@@ -534,6 +534,57 @@ fn a_wait_ends_though_the_one_before_it_has_died() {
     assert_eq!(out.iter().map(|out| out.atomic.va).collect::<Vec<_>>(), [D + u64::from(NEXT_AT)]);
 }
 
+/// Told other times it knows its chains, and who waits does so for as long as it is told now.
+#[test]
+fn a_program_that_is_told_other_times_goes_on() {
+    let mut bench = Bench::begun();
+    let was = *bench.program().config();
+    let tell = |bench: &mut Bench, next: SteerConfig| {
+        bench.switch.reload(bench.now, &[Next::Changed(0, ProgramConfig::Steer(next))], 64)
+    };
+    for factor in [2, 1] {
+        bench.write(1, C, KEY);
+        bench.write(2, D, KEY);
+        let (psn, out) = bench.link(1, B, C);
+        assert_eq!(out, [B]);
+        let (waiting, out) = bench.link(2, B, D);
+        assert_eq!(out, [0; 0]);
+        // The second one waits for as long as the first has no answer: until it is lost, by the time.
+        let times = SteerConfig { hold: HOLD.times(factor), ..was };
+        tell(&mut bench, times).unwrap();
+        assert_eq!((*bench.program().config(), bench.known()), (times, 1));
+        assert_eq!(bench.link_again(1, psn, B, C), [B], "what was decided stays so");
+        let ends = HOLD.times(factor).as_ns() - 10_000;
+        assert_eq!(bench.wait(Duration::from_ns(ends)), []);
+        assert_eq!(places(bench.wait(Duration::from_us(10))), [(2, B)]);
+        // The link was lost after all: the other one has succeeded, and C's client finds that.
+        assert_eq!(bench.answer(2, waiting, 0), [0; 0]);
+        assert_eq!(bench.look(3, HEAD), D);
+        bench = Bench::begun();
+    }
+    // What is wrong changes nothing.
+    assert!(matches!(tell(&mut bench, SteerConfig { hold: Duration::ZERO, ..was }), Err(Error::Program(_))));
+    assert_eq!((*bench.program().config(), bench.known()), (was, 1));
+    let (read_hold, link_hold) = (Duration::ZERO, Duration::ZERO);
+    assert!(was.may_become(&SteerConfig { hold: HOLD.times(3), read_hold, link_hold, ..was }));
+    for next in [
+        SteerConfig { server: gid(1), ..was },
+        SteerConfig { rkey: Some(RKEY), ..was },
+        SteerConfig { entry: 2 * ENTRY, ..was },
+        SteerConfig { next_at: NEXT_AT + 16, ..was },
+        SteerConfig { key_at: 32, ..was },
+        SteerConfig { keys_max: 8, ..was },
+        SteerConfig { entries_max: 1 << 17, ..was },
+        SteerConfig { connections_max: 1 << 11, ..was },
+        SteerConfig { hot: Some(Hot { above: 2, decay: HOLD }), ..was },
+        SteerConfig { reads: false, ..was },
+        SteerConfig { links_wait: LinksWait::Overtaken, ..was },
+        SteerConfig { mistake: Some(SteerMistake::Anew), ..was },
+    ] {
+        assert!(!was.may_become(&next), "{next:?}");
+    }
+}
+
 #[test]
 fn a_repetition_goes_where_it_went() {
     let mut bench = Bench::begun();

@@ -1065,6 +1065,42 @@ fn ecn_marks_and_trim_cuts() {
     assert_eq!(b.get(Counter::Trimmed), 1);
 }
 
+/// Told something else, they go on with what they have counted of each port.
+#[test]
+fn ecn_and_trim_that_are_told_something_else_go_on() {
+    let every = |n| MarkConfig { every: NonZeroU32::new(n), above: None };
+    let above = MarkConfig { every: None, above: Some(1000) };
+    let mut b = Bench::of(vec![Program::Ecn(Mark::new(every(3))), Program::Trim(Mark::new(every(3)))], true);
+    let packet = b.packet(1, 2, Operation::SendOnly, 1);
+    let marks = |b: &mut Bench, count: u32| -> Vec<u8> {
+        (0..count).map(|_| b.send(CLIENT, &packet, &[])[0].1.flow.traffic_class).collect()
+    };
+    assert_eq!(marks(&mut b, 2), [2, 2]);
+    let row = [Next::Changed(0, ProgramConfig::Ecn(every(5))), Next::Kept(1)];
+    b.switch.reload(b.now, &row, 8).unwrap();
+    // The third would have been one; the fifth of the port is.
+    assert_eq!(marks(&mut b, 4), [2, 2, 3, 2]);
+    let row = [Next::Changed(1, ProgramConfig::Trim(above)), Next::Changed(0, ProgramConfig::Ecn(above))];
+    b.switch.reload(b.now, &row, 8).unwrap();
+    let seen = b.switch.programs().iter().map(|program| match program {
+        Program::Ecn(mark) | Program::Trim(mark) => (program.name(), mark.config(), mark.seen().iter().sum()),
+        _ => unreachable!(),
+    });
+    let seen: Vec<(&str, MarkConfig, u32)> = seen.collect();
+    assert_eq!(seen, [("trim", above, 0), ("ecn", above, 6)], "trim does not count what has no payload");
+    assert_eq!(marks(&mut b, 2), [2, 2]);
+    b.switch.set_depth(SERVER, 1000);
+    assert_eq!(marks(&mut b, 1), [3]);
+    for (from, to, may) in [
+        (ProgramConfig::Ecn(above), ProgramConfig::Ecn(every(2)), true),
+        (ProgramConfig::Trim(above), ProgramConfig::Trim(every(2)), true),
+        (ProgramConfig::Ecn(above), ProgramConfig::Trim(above), false),
+        (ProgramConfig::Trim(above), ProgramConfig::Ecn(above), false),
+    ] {
+        assert_eq!(from.may_become(&to), may, "{from:?} {to:?}");
+    }
+}
+
 #[test]
 fn what_cannot_be_is_refused() {
     let config = CasConfig::new(gid(2, true));

@@ -547,8 +547,21 @@ mod tests {
         );
         assert_eq!(
             row(&format!("{}{one}", ecn(2)), &format!("{}{}", cas("1", "hold-us = 9"), ecn(3))),
-            ["changed 1", "new"]
+            ["changed 1", "changed 0"]
         );
+        // Who is told the same goes first, and nothing becomes another kind.
+        assert_eq!(
+            row(&format!("{}{}", ecn(2), ecn(3)), &format!("{}{}", ecn(3), ecn(4))),
+            ["kept 1", "changed 0"]
+        );
+        assert_eq!(row(&ecn(2), &ecn(2).replace("ecn", "trim")), ["new"]);
+        assert_eq!(row(&ecn(2), &ecn(2).repeat(2)), ["kept 0", "new"]);
+        let steer =
+            |more: &str| format!("[[program]]\nkind = 'steer'\nserver = '10.9.0.1'\nentry = 128\n{more}\n");
+        assert_eq!(row(&steer(""), &steer("hold-us = 500\nlink-hold-us = 0")), ["changed 0"]);
+        for more in ["keys = 2000", "connections = 2000", "reads = false", "hot = 3", "rkey = 7"] {
+            assert_eq!(row(&steer(""), &steer(more)), ["new"], "{more}");
+        }
     }
 
     #[test]

@@ -830,6 +830,10 @@ fn another_file_takes_the_place_of_one_that_runs() {
         assert!(said.contains(why), "{said}");
     }
     assert_eq!(to_itself(30, 2), [(30, 3), (31, 2)]);
+    // Told something else, it goes on with the seven that it has counted.
+    let said = control::ask(&running.path, &take(&file("c.toml", &third.replace("every = 2", "every = 3"))));
+    assert_eq!(said.unwrap()["programs"][1], serde_json::json!({ "kind": "ecn", "is": "changed" }));
+    assert_eq!(to_itself(35, 2), [(35, 2), (36, 3)]);
     let shown = running.show();
     assert_eq!(shown["programs"].as_array().unwrap().len(), 2);
     // The same once more, from the file as it is now, loses what a program that it no longer has knew.
@@ -839,7 +843,7 @@ fn another_file_takes_the_place_of_one_that_runs() {
     assert!(to_itself(40, 4).iter().all(|(_, class)| *class == 2));
     running.stop();
     let lives = replayed(&folder.join("tape")).unwrap();
-    assert_eq!((lives[0].reloads, lives[0].frames_out), (3, 15), "{lives:?}");
+    assert_eq!((lives[0].reloads, lives[0].frames_out), (4, 17), "{lives:?}");
     // Another file at the same place of the recording gives something else.
     let said = with_another(&folder.join("tape"), |entry| match entry {
         Entry::Reload(_, text) if text.contains("every") => {

@@ -110,6 +110,14 @@ impl SteerConfig {
         }
     }
 
+    /// Whether who was told this may go on as one that is told `next`: with other times only. An entry stands
+    /// where its address puts it in a table of its length, hot keys were counted over their time, and what is
+    /// known of chains follows from whose entries are looked at, and where in them.
+    pub fn may_become(&self, next: &SteerConfig) -> bool {
+        let SteerConfig { hold, read_hold, link_hold, .. } = *next;
+        SteerConfig { hold, read_hold, link_hold, ..*self } == *next
+    }
+
     /// What is wrong with it, in words.
     pub fn check(&self) -> Result<(), &'static str> {
         let inside = |at: u32, end: u32| at.checked_add(WORD_LEN).is_some_and(|last| last <= end);

@@ -118,6 +118,16 @@ impl Steer {
         &self.config
     }
 
+    /// It is told something else, with which nothing is wrong. Who waits does so as if these times had been
+    /// known: from when each has begun to.
+    ///
+    /// # Panics
+    /// If it may not become that (see [`SteerConfig::may_become`]).
+    pub fn is_told(&mut self, next: SteerConfig) {
+        assert!(self.config.may_become(&next), "{:?} does not become {next:?}", self.config);
+        self.config = next;
+    }
+
     /// The connections that are followed.
     pub fn connections(&self) -> impl Iterator<Item = &Connection> {
         self.connections.all().map(|(_, connection)| connection)
