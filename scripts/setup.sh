@@ -78,10 +78,15 @@ is_there() {
     esac
 }
 
-missing=()
-for pair in "${wanted[@]}"; do
-    is_there "${pair%%=*}" || missing+=("${pair#*=}")
-done
+# find_missing: puts into `missing` the packages of what is not there.
+find_missing() {
+    local pair
+    missing=()
+    for pair in "${wanted[@]}"; do
+        is_there "${pair%%=*}" || missing+=("${pair#*=}")
+    done
+}
+find_missing
 
 if ! command -v cargo >/dev/null; then
     echo "setup: cargo is not in PATH: install Rust, then run this again" >&2
@@ -102,7 +107,13 @@ else
     exit 1
 fi
 
-echo "setup: installing ${missing[*]}"
 export DEBIAN_FRONTEND=noninteractive
 "${run[@]}" apt-get update -qq
-"${run[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+# Twice where it must be: a package that is there in a newer version than the archive's goes where another wants the
+# archive's (qemu-utils, from backports, for qemu-block-extra).
+for _ in 1 2; do
+    [ ${#missing[@]} -gt 0 ] || break
+    echo "setup: installing ${missing[*]}"
+    "${run[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+    find_missing
+done
