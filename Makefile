@@ -5,7 +5,7 @@
 # make build   the command and the library, in target/release
 # make bench   figures (bench/run), a server's cost by its number of clients (bench/grid), contended locks (bench/crowd)
 # make packages  a wheel and a Debian package for glibc from 2.28 on, in target/packages; GLIBC=host: of what make build makes
-# make packages ARCH=aarch64  a wheel for aarch64
+# make packages ARCH=aarch64  a wheel for aarch64; GLIBC=musl: for musl
 # make lint    format and lints only
 # make install PREFIX=/usr/local
 
@@ -25,13 +25,14 @@ build:
 
 ARCH ?= x86_64
 GLIBC ?= 2.28
+BUILT = $(ARCH)$(if $(filter musl,$(GLIBC)),-musl)
 ifeq ($(GLIBC),host)
 packages: build
 	@scripts/packages.py
 else
 packages:
 	scripts/portable.sh $(ARCH) $(GLIBC)
-	@ADVERB_BUILD=$(TARGET)/portable/$(ARCH) scripts/packages.py $(if $(filter x86_64,$(ARCH)),,wheel)
+	@ADVERB_BUILD=$(TARGET)/portable/$(BUILT) scripts/packages.py $(if $(filter x86_64,$(BUILT)),,wheel)
 endif
 
 demo:

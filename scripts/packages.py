@@ -38,6 +38,10 @@ SYSTEM = {
 }
 # Not of manylinux's list: what a library of the package has beside it.
 OWN = {"libibverbs.so.1"}
+# musl's name on systems that are musl's; a file that needs it needs nothing else. Of the version in a wheel's name pip compares
+# the first two numbers (PEP 656). musl's names have no versions to be read: tests/packages/portable.py looks all up in 1.2.2's.
+MUSL = "libc.musl-"
+MUSLLINUX = "musllinux_1_2"
 MACHINES = {62: ("x86_64", "amd64"), 183: ("aarch64", "arm64")}
 
 
@@ -81,10 +85,16 @@ class Build:
             machines.add(machine)
         if len(machines) != 1 or not machines <= MACHINES.keys():
             sys.exit(f"packages: machines {sorted(machines)} of ELF: only x86-64 or aarch64, and all alike")
-        if foreign := needed - SYSTEM.keys() - OWN:
-            sys.exit(f"packages: the build needs {sorted(foreign)}, which a bare system does not have")
         self.machine, self.debian = MACHINES[machines.pop()]
+        self.is_musl = any(name.startswith(MUSL) for name in needed)
+        system = {f"{MUSL}{self.machine}.so.1"} if self.is_musl else SYSTEM.keys()
+        if foreign := needed - system - OWN:
+            sys.exit(f"packages: the build needs {sorted(foreign)}, which a bare system does not have")
+        if self.is_musl:
+            self.platform = MUSLLINUX
+            return
         self.glibc = max(tuple(map(int, v.split("."))) for v in versions)
+        self.platform = "manylinux_" + "_".join(map(str, self.glibc))
         self.depends = sorted({SYSTEM[name] for name in needed - OWN})
 
 
@@ -116,8 +126,7 @@ EXTRAS = {
 
 def wheel(build):
     """A wheel for any Python from 3.11 on: it has no extension module, so that none of Python's ABIs matters."""
-    glibc = "_".join(map(str, build.glibc))
-    tag = f"py3-none-manylinux_{glibc}_{build.machine}"
+    tag = f"py3-none-{build.platform}_{build.machine}"
     info = f"adverb-{version()}.dist-info"
     extras = "".join(
         f"Provides-Extra: {extra}\n" + "".join(f"Requires-Dist: {one}; extra == '{extra}'\n" for one in wanted)
@@ -240,11 +249,14 @@ def main():
         sys.exit(f"packages: {', '.join(unknown)}: there are {', '.join(makers)}")
     os.makedirs(OUT, exist_ok=True)
     build = Build()
-    if build.machine != platform.machine() and "deb" in wanted:
-        # The command itself says what its manual pages are.
-        sys.exit(f"packages: no Debian package for {build.machine} here: ask for `scripts/packages.py wheel`")
+    if "deb" in wanted and (build.is_musl or build.machine != platform.machine()):
+        # The command itself says what its manual pages are, and Debian's programs are glibc's.
+        what = "musl" if build.is_musl else build.machine
+        sys.exit(f"packages: no Debian package for {what} here: ask for `scripts/packages.py wheel`")
+    kind = build.platform.split("_")[0]
     for old in os.listdir(OUT):
-        if old.endswith((f"_{build.machine}.whl", f"_{build.debian}.deb")):
+        is_wheel = old.endswith(f"_{build.machine}.whl") and f"-{kind}_" in old
+        if is_wheel or (old.endswith(f"_{build.debian}.deb") and not build.is_musl):
             os.unlink(os.path.join(OUT, old))
     for name in wanted:
         if name == "deb" and not shutil.which("dpkg-deb"):

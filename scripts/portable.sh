@@ -1,24 +1,32 @@
 #!/usr/bin/env bash
-# Builds the command and the libraries for older systems or for aarch64, into target/portable/ARCH: what `make build` leaves
-# in target/release, for the packages (docs/packages.md).
+# Builds the command and the libraries for older systems, for aarch64 or for musl, into target/portable/ARCH or, for musl,
+# target/portable/ARCH-musl: what `make build` leaves in target/release, for the packages (docs/packages.md).
 #
 #   scripts/portable.sh [x86_64|aarch64] [GLIBC]     2.28 unless told
+#   scripts/portable.sh x86_64 musl
 #
-# zig, from PyPI, compiles C and links: it has every glibc's names and versions, for both machines, and no root of another
-# system is needed. For aarch64 the standard library comes with a compiler of its own, from Debian's archive. What cannot be
-# had ends this with status 3.
+# zig, from PyPI, compiles C and links: it has musl and every glibc's names and versions, for both machines, and no root of
+# another system is needed. For aarch64 the standard library comes with a compiler of its own, from Debian's archive, and for
+# musl the library's source with it. What cannot be had ends this with status 3.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 ZIGLANG=0.17.1
-arch=${1:-x86_64} glibc=${2:-2.28}
+arch=${1:-x86_64} libc=${2:-2.28}
 case $arch in x86_64 | aarch64) ;; *)
     echo "portable: no machine is called $arch: x86_64 or aarch64" >&2
     exit 2 ;;
 esac
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
-out=$target/portable/$arch
-triple=$arch-unknown-linux-gnu
+if [ "$libc" != musl ]; then
+    name=$arch triple=$arch-unknown-linux-gnu zig_triple=$arch-linux-gnu.$libc
+elif [ "$arch" = x86_64 ]; then
+    name=$arch-musl triple=$arch-unknown-linux-musl zig_triple=$arch-linux-musl
+else
+    echo "portable: for musl there is x86_64 only" >&2
+    exit 2
+fi
+out=$target/portable/$name
 tools=$out/tools
 if [ "$(uname -m)" != x86_64 ]; then
     echo "portable: builds on x86-64 only" >&2
@@ -49,29 +57,39 @@ tool() {
 }
 # What rustc and the crate `cc` say to a gcc and zig does not take: which linker, how well, and the triple, which zig spells
 # otherwise. What is linked goes into packages, which have no debugging information.
-tool cc 'words=() linked=-s' \
+links=(-s)
+if [ "$libc" = musl ]; then
+    # A musl system's own programs ask for musl by this name, and what judges wheels expects it; musl takes any that begins
+    # with `libc.` for itself. zig's is `libc.so`, which its linker leaves out where the one before it has all names.
+    musl=$tools/libc.musl-$arch.so.1
+    "$zig/ziglang/zig" cc -target "$zig_triple" -shared -nostdlib -Wl,-soname,"${musl##*/}" -DPTR64 -DFAMILY_x86 \
+        "-DARCH_$arch" "$zig/ziglang/lib/libc/musl/libc.S" -o "$musl"
+    links+=(-dynamic -Wl,--as-needed "$musl")
+fi
+tool cc "words=() linked=(${links[*]@Q})" \
     'for word; do' \
     '    case $word in' \
     '        -fuse-ld=* | --target=* | -B* | -Wl,-O*) continue ;;' \
-    '        -c | -S | -E) linked= ;;' \
+    '        -c | -S | -E) linked=() ;;' \
     '    esac' \
     '    words+=("$word")' \
     'done' \
-    "exec '$zig/ziglang/zig' cc -target $arch-linux-gnu.$glibc -fno-sanitize=undefined \$linked \"\${words[@]}\""
+    "exec '$zig/ziglang/zig' cc -target $zig_triple -fno-sanitize=undefined \"\${linked[@]}\" \"\${words[@]}\""
 tool ar "exec '$zig/ziglang/zig' ar \"\$@\""
 
-# -- Rust for aarch64 ----------------------------------------------------------------------------------------------------
-# A compiler takes the standard library of its own version alone. The installed one's for aarch64 cannot be had where
-# rustup reaches nothing; Debian's sid has both, and they run by their own loader, beside this system's: as any user.
+# -- Rust for aarch64 and for musl ---------------------------------------------------------------------------------------
+# A compiler takes the standard library of its own version alone. The installed one's for aarch64 or musl, and its source,
+# cannot be had where rustup reaches nothing; Debian's sid has compiler, library and source, and they run by their own
+# loader, beside this system's: as any user.
 debian=$target/portable/sid
 
-# sid: puts sid's rustc, and the standard libraries for here and there, into $debian/root.
+# sid: puts sid's rustc, the standard libraries for here and for aarch64, and the library's source, into $debian/root.
 sid() {
     local keys=/usr/share/keyrings/debian-archive-keyring.gpg state=$debian/apt uri names deb
     uri=$(apt-get indextargets --format '$(COMPONENT) $(REPO_URI)' 'Created-By: Packages' 2>/dev/null |
         awk '$1 == "main" { print $2; exit }') || true
     if [ -z "$uri" ] || [ ! -e "$keys" ]; then
-        echo "portable: Rust for aarch64 cannot be had: this is no Debian with an archive, and the keys for it" >&2
+        echo "portable: Rust for $name cannot be had: this is no Debian with an archive, and the keys for it" >&2
         return 1
     fi
     rm -rf "$debian"
@@ -88,13 +106,14 @@ sid() {
         cd "$debian/debs"
         apt-get update -qq --error-on=any
         # What rustc depends on, but for what compiles C and links, which zig does.
-        names=$(apt-get install --print-uris -y -qq rustc libstd-rust-dev:amd64 libstd-rust-dev:arm64 |
-            sed -nE "s/^\S+ ([^_]+)_[^_]+_(amd64|arm64)\.deb .*/\1:\2/p" | grep -E ':amd64$|^libstd-rust-dev:' |
+        names=$(apt-get install --print-uris -y -qq rustc libstd-rust-dev:amd64 libstd-rust-dev:arm64 rust-src |
+            sed -nE "s/^\S+ ([^_]+)_[^_]+_(amd64|arm64|all)\.deb .*/\1:\2/p" |
+            sed -nE '/:amd64$|^libstd-rust-dev:/p; s/^(rust-src):all$/\1/p' |
             grep -vE '^(gcc|cpp|binutils|libc6-dev|libgcc-[0-9])|san[0-9]*:|-dev-bin:')
         # shellcheck disable=SC2086 # names of packages
         apt-get download -qq $names
     ) || {
-        echo "portable: Rust for aarch64 cannot be had: apt-get does not download it from $uri" >&2
+        echo "portable: Rust for $name cannot be had: apt-get does not download it from $uri" >&2
         return 1
     }
     for deb in "$debian"/debs/*.deb; do dpkg-deb -x "$deb" "$debian/new"; done
@@ -102,8 +121,8 @@ sid() {
     mv "$debian/new" "$debian/root"
 }
 
-if [ "$arch" = aarch64 ]; then
-    [ -d "$debian/root" ] || sid || exit 3
+if [ "$name" != x86_64 ]; then
+    [ -d "$debian/root/usr/src" ] || sid || exit 3
     libraries=$debian/root/usr/lib/x86_64-linux-gnu
     tool rustc "exec '$libraries/ld-linux-x86-64.so.2' --library-path '$libraries' '$debian/root/usr/bin/rustc' \\" \
         "    --sysroot '$debian/root/usr' \"\$@\""
@@ -116,7 +135,14 @@ under=${triple//-/_}
 export "CARGO_TARGET_${under^^}_LINKER=$tools/cc" "CC_$under=$tools/cc" "AR_$under=$tools/ar"
 # Packages have no debugging information.
 export CARGO_TARGET_DIR=$out/cargo CARGO_PROFILE_RELEASE_DEBUG=none
-cargo build --release --locked --target "$triple" -p adverb-cli -p adverb-verbs -p adverb-mlx5 -p adverb-facade
+standard=()
+if [ "$libc" = musl ]; then
+    # Cargo builds the standard library by an unstable option. Rust's programs for musl are static unless told, and then it
+    # makes no libraries.
+    export RUSTC_BOOTSTRAP=1 RUSTFLAGS="${RUSTFLAGS:-} -C target-feature=-crt-static"
+    standard=(-Zbuild-std=std,panic_abort)
+fi
+cargo build --release --locked "${standard[@]}" --target "$triple" -p adverb-cli -p adverb-verbs -p adverb-mlx5 -p adverb-facade
 built=$out/cargo/$triple/release
 CC=$tools/cc crates/verbs/link.sh "$built/libadverb_verbs.a" "$out/lib"
 CC=$tools/cc crates/mlx5/link.sh "$built/libadverb_mlx5.a" "$out/lib/libibverbs.so.1" "$out/lib/mlx5dv"

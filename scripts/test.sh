@@ -122,11 +122,12 @@ step_packages() {
 }
 
 # Of make test-long alone, before `clients`, whose oldest releases of Debian run it: the command and the libraries for older
-# systems and for aarch64, in packages.
+# systems, for aarch64 and for musl, in packages.
 step_portable() {
     local arch status
-    for arch in x86_64 aarch64; do
+    for arch in x86_64 aarch64 "x86_64 musl"; do
         status=0
+        # shellcheck disable=SC2086 # a machine, and a C library other than the usual
         scripts/portable.sh $arch 2>&1 || status=$?
         case $status in
             0) echo "1 passed, 0 failed, 0 skipped" ;;

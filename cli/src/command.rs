@@ -14,6 +14,8 @@ use std::path::{Path, PathBuf};
 const SETUID: u32 = 0o4000;
 const SETGID: u32 = 0o2000;
 const EXECUTE: u32 = 0o111;
+/// Whose programs cannot load adverb's library.
+const OTHER_LIBC: &str = if cfg!(target_env = "musl") { elf::GLIBC } else { elf::MUSL };
 /// Kernels read this much of a script's first line (linux/binfmts.h).
 const SCRIPT_LINE: usize = 256;
 
@@ -68,6 +70,7 @@ fn check(path: &Path, depth: u8) -> Result<(), Error> {
             Linkage::Dynamic | Linkage::Unknown => Ok(()),
             Linkage::Static => Err(Error::StaticCommand(path.to_path_buf())),
             Linkage::Foreign => Err(Error::ForeignCommand(path.to_path_buf())),
+            Linkage::OtherLibc => Err(Error::OtherLibcCommand(path.to_path_buf())),
         };
     }
     // A script is its interpreter's; the kernel follows four, one is enough to catch a static shell.
@@ -89,6 +92,7 @@ enum Linkage {
     Dynamic,
     Static,
     Foreign,
+    OtherLibc,
     Unknown,
 }
 
@@ -101,10 +105,15 @@ fn linkage(header: &[u8], path: &Path) -> Linkage {
         return Linkage::Foreign;
     }
     match elf::interpreter(path) {
+        Some(Some(linker)) if is_of(&linker, OTHER_LIBC) => Linkage::OtherLibc,
         Some(Some(_)) => Linkage::Dynamic,
         Some(None) => Linkage::Static,
         None => Linkage::Unknown,
     }
+}
+
+fn is_of(linker: &Path, libc: &str) -> bool {
+    linker.file_name().is_some_and(|name| name.as_bytes().starts_with(libc.as_bytes()))
 }
 
 /// The interpreter that a script's first line names.
@@ -168,6 +177,23 @@ mod tests {
         assert!(matches!(resolve(fixed.0.as_os_str(), None), Err(Error::StaticCommand(_))));
         let narrow = Scratch::new("narrow", &elf_file(1, elf::PROGRAM_INTERPRETER), 0o755);
         assert!(matches!(resolve(narrow.0.as_os_str(), None), Err(Error::ForeignCommand(_))));
+    }
+
+    #[test]
+    fn a_program_of_another_libc_is_refused() {
+        let own = if OTHER_LIBC == elf::MUSL { elf::GLIBC } else { elf::MUSL };
+        for (libc, is_refused) in [(OTHER_LIBC, true), (own, false), ("ld-of-its-own", false)] {
+            let mut bytes = elf_file(elf::CLASS_64, elf::PROGRAM_INTERPRETER);
+            let linker = format!("/lib/{libc}-x86_64.so.1\0");
+            let header = &mut bytes[elf::HEADER_LEN..];
+            header[8..16].copy_from_slice(&(elf::HEADER_LEN as u64 + 56).to_le_bytes());
+            header[32..40].copy_from_slice(&(linker.len() as u64).to_le_bytes());
+            bytes.extend_from_slice(linker.as_bytes());
+            let program = Scratch::new(libc, &bytes, 0o755);
+            let refused = resolve(program.0.as_os_str(), None);
+            assert_eq!(matches!(refused, Err(Error::OtherLibcCommand(_))), is_refused, "{libc}");
+            assert_eq!(refused.is_err(), is_refused, "{libc}");
+        }
     }
 
     #[test]

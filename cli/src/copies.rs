@@ -16,8 +16,9 @@ const LIBRARIES: [(&str, &str, &str); 2] = [
     ("libibverbs", "libibverbs.so.1", "ibv_get_device_list"),
     ("librdmacm", "librdmacm.so.1", "rdma_create_event_channel"),
 ];
-/// How the name of glibc's dynamic linker begins. Others have no `--list`, and would run the program.
-const LINKER: &str = "ld-linux";
+/// How the names of the dynamic linkers of glibc and musl begin. Others may have no `--list`, and would run
+/// the program.
+const LINKERS: [&str; 2] = [elf::GLIBC, elf::MUSL];
 /// Where Python keeps packages, below `lib/python3.N`.
 const PACKAGES: [&str; 2] = ["site-packages", "dist-packages"];
 /// How the folder ends that auditwheel puts a wheel's libraries into.
@@ -53,7 +54,8 @@ fn copy(path: &Path, own: &Path) -> Option<Copied> {
 fn mapped(program: &Path, search: &OsStr) -> Vec<PathBuf> {
     let listed = || {
         let linker = elf::interpreter(program)??;
-        if !linker.file_name()?.as_bytes().starts_with(LINKER.as_bytes()) {
+        let name = linker.file_name()?.as_bytes();
+        if !LINKERS.iter().any(|known| name.starts_with(known.as_bytes())) {
             return None;
         }
         let mut list = Command::new(linker);

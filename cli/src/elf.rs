@@ -33,6 +33,9 @@ pub const MACHINE: Option<u16> = Some(62);
 pub const MACHINE: Option<u16> = Some(183);
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub const MACHINE: Option<u16> = None;
+/// How the names of two C libraries' dynamic linkers begin.
+pub const GLIBC: &str = "ld-linux";
+pub const MUSL: &str = "ld-musl";
 /// Headers beyond this are not looked at; real files have some dozens.
 const HEADERS_MAX: usize = 256;
 /// Tables larger than this are not read.

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Why `adverb` did not do what it was asked. The text names what was given and what to do instead.
 #[derive(Debug)]
@@ -29,6 +29,8 @@ pub enum Error {
     SetidCommand(PathBuf),
     /// A program of another word size or machine cannot load the library.
     ForeignCommand(PathBuf),
+    /// A program of musl cannot load a library of glibc, nor the other way round.
+    OtherLibcCommand(PathBuf),
     /// The kernel refused to run the command.
     Exec(PathBuf, io::Error),
     /// The NIC cannot be had with these settings; the text is the port's.
@@ -75,6 +77,7 @@ impl Error {
             | Error::StaticCommand(_)
             | Error::SetidCommand(_)
             | Error::ForeignCommand(_)
+            | Error::OtherLibcCommand(_)
             | Error::Exec(..) => 126,
             Error::NoLibrary { .. }
             | Error::BadLibraryDirectory(_)
@@ -95,14 +98,22 @@ impl Error {
     }
 }
 
+fn other_libc(f: &mut fmt::Formatter<'_>, path: &Path) -> fmt::Result {
+    let (its, own) = if cfg!(target_env = "musl") { ("glibc", "musl") } else { ("musl", "glibc") };
+    write!(
+        f,
+        "{}: linked to {its}, and cannot load adverb's library, which is linked to {own}; run it by adverb's \
+         package for {its}",
+        path.display()
+    )
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::NoLibrary { tried } => {
                 write!(f, "libibverbs.so.1 of adverb is in none of")?;
-                for directory in tried {
-                    write!(f, " {}", directory.display())?;
-                }
+                tried.iter().try_for_each(|directory| write!(f, " {}", directory.display()))?;
                 write!(f, "; run `make build`, or set ADVERB_LIB to the directory that holds it")
             }
             Error::BadLibraryDirectory(directory) => write!(
@@ -149,6 +160,7 @@ impl fmt::Display for Error {
                  program",
                 path.display()
             ),
+            Error::OtherLibcCommand(path) => other_libc(f, path),
             Error::Exec(path, e) => write!(f, "{}: cannot be run: {e}", path.display()),
             Error::Device(text) | Error::Remote(text) | Error::Facade(text) => write!(f, "{text}"),
             Error::File { option, path, source } => {

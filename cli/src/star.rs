@@ -246,6 +246,9 @@ fn serve(options: &Serve) -> Result<ExitCode, Error> {
     Ok(answer(format_args!("{} timestamps' requests served", told.served.load(Ordering::Relaxed))))
 }
 
+/// In place of the bytes of a heap that the C library does not tell of.
+const UNTOLD: &str = "-";
+
 /// Tells everyone who connects where the service is, and what it has used so far. Takes no memory for it.
 fn keep_door(door: &TcpListener, gid: Gid, number: QpNumber, told: &Told) {
     for stream in door.incoming() {
@@ -254,9 +257,12 @@ fn keep_door(door: &TcpListener, gid: Gid, number: QpNumber, told: &Told) {
         let mut rest = &mut line[..];
         let (served, bytes) =
             (told.served.load(Ordering::Relaxed), told.service_bytes.load(Ordering::Relaxed));
-        let heap = sys::heap_in_use().unwrap_or(0);
         // It has room, and whoever went meanwhile does not need it.
-        let _ = writeln!(rest, "{} {} {served} {bytes} {heap}", gid.ip(), number.get());
+        let _ = write!(rest, "{} {} {served} {bytes} ", gid.ip(), number.get());
+        let _ = match sys::heap_in_use() {
+            Some(heap) => writeln!(rest, "{heap}"),
+            None => writeln!(rest, "{UNTOLD}"),
+        };
         let len = LINE - rest.len();
         let _ = stream.write_all(&line[..len]);
     }
@@ -268,9 +274,9 @@ struct Status {
     server: Gid,
     service: QpNumber,
     served: u64,
-    /// Of the service; of all that its process's allocator has given.
+    /// Of the service; of all that its process's allocator has given, where that is told.
     bytes: u64,
-    heap: u64,
+    heap: Option<u64>,
 }
 
 fn status(at: &str) -> Result<Status, Error> {
@@ -286,7 +292,8 @@ fn status(at: &str) -> Result<Status, Error> {
     let read = || {
         let ip = words.first()?.parse::<IpAddr>().ok()?;
         let service = u32::try_from(number(1)?).ok().filter(|number| number >> 24 == 0)?;
-        let (served, bytes, heap) = (number(2)?, number(3)?, number(4)?);
+        let (served, bytes) = (number(2)?, number(3)?);
+        let heap = if *words.get(4)? == UNTOLD { None } else { Some(number(4)?) };
         Some(Status { server: Gid::from(ip), service: QpNumber::new(service), served, bytes, heap })
     };
     read().ok_or_else(|| failed(&"what answers there is no oracle"))
@@ -489,25 +496,27 @@ fn idle(options: &Bench, status_at_first: &Status, asker: &mut Asker) -> Result<
         return Ok(false);
     }
     let after = status(&options.at)?;
-    let more = i128::from(during.heap) - i128::from(before.heap);
     let mut text = String::new();
     let clients = options.clients - 1;
     // Text takes all of it.
     let _ = writeln!(text, "{clients} idle clients beside one: the server's service has");
     let _ =
         writeln!(text, "  {} bytes before, {} with them, {} after", before.bytes, during.bytes, after.bytes);
-    let _ = writeln!(
-        text,
-        "and its process's heap {} bytes before, {} with them: {more} more,",
-        before.heap, during.heap
-    );
-    let _ = write!(
-        text,
-        "  {:.4} for each; each was served before and after, {} requests, {} lost",
-        more as f64 / f64::from(clients.max(1)),
-        after.served - status_at_first.served,
-        asker.tally.lost
-    );
+    let _ = match (before.heap, during.heap) {
+        (Some(before), Some(during)) => {
+            let more = i128::from(during) - i128::from(before);
+            let each = more as f64 / f64::from(clients.max(1));
+            let _ = writeln!(
+                text,
+                "and its process's heap {before} bytes before, {during} with them: {more} more,"
+            );
+            write!(text, "  {each:.4} for each")
+        }
+        _ => write!(text, "and what its process's heap has its C library does not tell"),
+    };
+    let served = after.served - status_at_first.served;
+    let lost = asker.tally.lost;
+    let _ = write!(text, "; each was served before and after, {served} requests, {lost} lost");
     Ok(answer(format_args!("{text}")) == ExitCode::SUCCESS)
 }
 

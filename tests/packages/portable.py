@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Packs what scripts/portable.sh has built for older systems and for aarch64, installs that as run.py does, and runs it:
-here, and what is for aarch64 under qemu-user in a root of Debian's arm64.
+"""Packs what scripts/portable.sh has built for older systems, for aarch64 and for musl, installs that as run.py does, and runs
+it: here, what is for aarch64 under qemu-user in a root of Debian's arm64, and what is for musl as musl.py does.
 
     tests/packages/portable.py [-k TEXT] [--list]
 
@@ -15,6 +15,7 @@ import sys
 import time
 import zipfile
 
+import musl
 import run
 from run import REPO, TARGET, Skip, fresh, package, read, sh, venv
 
@@ -24,10 +25,11 @@ import harness  # noqa: E402
 
 PORTABLE = os.path.join(TARGET, "portable")
 GLIBC = (2, 28)
+MUSL = "x86_64-musl"
 # rdma-core's pingpong for arm64, and what it needs.
 RELEASE = "bookworm"
 ARM = ("libc6", "libgcc-s1", "libnl-3-200", "libnl-route-3-200", "libibverbs1", "ibverbs-utils")
-NATIVE = ("adverb", "lib/libibverbs.so.1", "lib/libadverb_facade.so", "lib/mlx5dv/libmlx5.so.1", "lib/nolinks/librdmacm.so.1")
+NATIVE = musl.NATIVE
 # What glibc has, of all that files may need.
 SYSTEM = {"libc", "libm", "libpthread", "libdl", "librt", "ld-linux-x86-64", "ld-linux-aarch64"}
 # How the kernel knows programs for aarch64: the beginning of their files.
@@ -43,9 +45,9 @@ root=$1; shift 2; exec chroot "$root" "$@"
 
 
 def packed():
-    """Both builds' packages, made afresh, where `package` finds those of this machine."""
+    """All builds' packages, made afresh, where `package` finds those of this machine."""
     shutil.rmtree(run.PACKAGES, ignore_errors=True)
-    for arch, kinds in (("x86_64", ()), ("aarch64", ("wheel",))):
+    for arch, kinds in (("x86_64", ()), ("aarch64", ("wheel",)), (MUSL, ("wheel",))):
         if is_built(arch):
             env = {**os.environ, "ADVERB_BUILD": os.path.join(PORTABLE, arch)}
             print(sh(sys.executable, os.path.join(REPO, "scripts/packages.py"), *kinds, env=env), end="")
@@ -60,14 +62,15 @@ def built(run_case, arch):
 
     def check():
         if not is_built(arch):
-            raise Skip(f"{os.path.join(PORTABLE, arch)} is not there: scripts/portable.sh {arch} makes it")
+            words = arch.replace("-", " ")
+            raise Skip(f"{os.path.join(PORTABLE, arch)} is not there: scripts/portable.sh {words} makes it")
         run_case()
 
     return check
 
 
 def wheel_of(arch):
-    return package(f"_{arch}.whl")
+    return musl.wheel() if arch == MUSL else package(f"_{arch}.whl")
 
 
 def old_enough(arch):
@@ -114,11 +117,15 @@ def same_names(arch):
 
 
 def auditwheel(arch):
-    """auditwheel, which PyPI goes by, finds no older tag that fits, and takes the wheel for manylinux_2_28."""
+    """auditwheel, which PyPI goes by, takes the wheel for its tag, manylinux_2_28 or an older one. Of musl it knows no names
+    of versions: that nothing else is needed is what it says."""
 
     def check():
-        where = venv("auditwheel", ["auditwheel"])
+        where = venv("auditwheel", ["auditwheel"], bare=True)
         said = " ".join(sh(os.path.join(where, "bin", "auditwheel"), "show", wheel_of(arch)).split())
+        if arch == MUSL:
+            assert 'consistent with the following platform tag: "musllinux_1_2_x86_64"' in said, said
+            return
         found = re.search(r'consistent with the following platform tag: "manylinux_(\d+)_(\d+)_(\w+)"', said)
         assert found and found[3] == arch and tuple(map(int, found.groups()[:2])) <= GLIBC, said
 
@@ -198,6 +205,9 @@ def arm_pingpong():
 CASES = [
     *[(f"portable/{arch}-{name}", built(case(arch), arch), False) for arch in ("x86_64", "aarch64")
       for name, case in (("old-enough", old_enough), ("same-names", same_names), ("auditwheel", auditwheel))],
+    ("portable/musl-same-names", built(same_names(MUSL), MUSL), False),
+    ("portable/musl-auditwheel", built(auditwheel(MUSL), MUSL), False),
+    *[(f"portable/{name}", built(case, MUSL), False) for name, case in musl.CASES],
     *[(f"portable/{name}", built(case, "x86_64"), False) for name, case, is_long in run.CASES
       if name.split("/")[0] in ("wheel", "deb", "action") and not is_long],
     ("portable/aarch64-command", built(arm_command, "aarch64"), False),

@@ -50,9 +50,10 @@ def sh(*words, seconds=300, status=0, **more):
 
 
 def package(ending):
-    """The package with that ending; a wheel for another machine may lie beside this one's."""
+    """The package with that ending; a wheel for another machine, or for musl, may lie beside this one's."""
     ending = f"_{platform.machine()}.whl" if ending == ".whl" else ending
-    found = [name for name in os.listdir(PACKAGES) if name.endswith(ending)] if os.path.isdir(PACKAGES) else []
+    names = os.listdir(PACKAGES) if os.path.isdir(PACKAGES) else []
+    found = [name for name in names if name.endswith(ending) and ("-musllinux" in name) == ending.startswith("musllinux")]
     assert len(found) == 1, f"{PACKAGES} has {found}: run `make packages`"
     return os.path.join(PACKAGES, found[0])
 
@@ -64,8 +65,9 @@ def fresh(name):
     return path
 
 
-def venv(name, wanted=()):
-    """A virtual environment with the wheel and these packages. One that has them already is used again."""
+def venv(name, wanted=(), bare=False):
+    """A virtual environment with these packages and, unless it is bare, the wheel. One that has the packages already is used
+    again."""
     path = os.path.join(WORK, name)
     python, mark = os.path.join(path, "bin", "python"), os.path.join(path, "has")
     has = f"{sys.version} {' '.join(wanted)}"
@@ -79,7 +81,8 @@ def venv(name, wanted=()):
                 raise Skip(f"pip cannot install {' '.join(wanted)}: {str(e).strip().splitlines()[-1]}") from e
         with open(mark, "w", encoding="utf-8") as f:
             f.write(has)
-    sh(python, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--force-reinstall", package(".whl"))
+    if not bare:
+        sh(python, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--force-reinstall", package(".whl"))
     return path
 
 

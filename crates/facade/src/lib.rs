@@ -105,9 +105,26 @@ impl Real {
             return known;
         }
         // SAFETY: a C string.
-        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+        let mut found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+        if cfg!(target_env = "musl") && found.is_null() {
+            found = without_64(name);
+        }
         self.0.store(found, Ordering::Relaxed);
         found
+    }
+}
+
+/// musl's call of a name that ends in 64: from 1.2.4 on it has the one without alone, which does the same,
+/// and leads older programs to that when it loads them.
+fn without_64(name: &CStr) -> *mut c_void {
+    let mut short = [0u8; 32];
+    match name.to_bytes().strip_suffix(b"64") {
+        Some(stem) if stem.len() < short.len() => {
+            short[..stem.len()].copy_from_slice(stem);
+            // SAFETY: a C string, since a zero is left behind the stem.
+            unsafe { libc::dlsym(libc::RTLD_NEXT, short.as_ptr().cast()) }
+        }
+        _ => null_mut(),
     }
 }
 

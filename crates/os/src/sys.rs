@@ -184,7 +184,7 @@ impl WaitSet {
     /// Waits until one of them is ready or `timeout` has passed. An interrupted wait finds nothing ready.
     pub fn wait(&mut self, timeout: Option<Duration>) {
         let time = timeout.map(|t| libc::timespec {
-            tv_sec: t.as_secs().min(1 << 30) as libc::time_t,
+            tv_sec: t.as_secs().min(1 << 30) as _,
             tv_nsec: t.subsec_nanos() as libc::c_long,
         });
         let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);

@@ -128,7 +128,7 @@ impl Channel {
     /// Connects. Calls wait, for `patience_s` seconds at most.
     pub fn connect(path: &Path, patience_s: u32) -> io::Result<Channel> {
         let fd = socket(libc::SOCK_SEQPACKET)?;
-        let patience = libc::timeval { tv_sec: patience_s as libc::time_t, tv_usec: 0 };
+        let patience = libc::timeval { tv_sec: patience_s as _, tv_usec: 0 };
         for option in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
             let size = size_of::<libc::timeval>() as libc::socklen_t;
             let value = (&raw const patience).cast();

@@ -170,7 +170,7 @@ impl Alarm {
         let at_ns = at_ns.max(1);
         let never = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let it_value = libc::timespec {
-            tv_sec: (at_ns / 1_000_000_000) as libc::time_t,
+            tv_sec: (at_ns / 1_000_000_000) as _,
             tv_nsec: (at_ns % 1_000_000_000) as libc::c_long,
         };
         let time = libc::itimerspec { it_interval: never, it_value };

@@ -97,8 +97,11 @@ impl<T> EventQueue<T> {
             let buffer = libc::iovec { iov_base: (&raw mut count).cast(), iov_len: 8 };
             // Whoever reads concurrently may have taken the token already; then it finds no event
             // and waits again, so a token that cannot be had without blocking is not missed.
+            // Asked of the kernel, because musl has `preadv2` from 1.2.5 on only. The position's two halves
+            // are -1: the descriptor has none.
+            let (at, flags) = (-1 as libc::c_long, libc::RWF_NOWAIT);
             // SAFETY: reads 8 bytes into a local.
-            unsafe { libc::preadv2(self.fd, &buffer, 1, -1, libc::RWF_NOWAIT) };
+            unsafe { libc::syscall(libc::SYS_preadv2, self.fd, &raw const buffer, 1, at, at, flags) };
         }
         removed
     }

@@ -383,10 +383,8 @@ pub(crate) unsafe extern "C" fn query_rt_values(
         return fail(libc::EOPNOTSUPP);
     }
     let now = crate::host::now_ns();
-    values.raw_clock = libc::timespec {
-        tv_sec: (now / 1_000_000_000) as libc::time_t,
-        tv_nsec: (now % 1_000_000_000) as libc::c_long,
-    };
+    values.raw_clock =
+        libc::timespec { tv_sec: (now / 1_000_000_000) as _, tv_nsec: (now % 1_000_000_000) as libc::c_long };
     values.comp_mask &= IBV_VALUES_MASK_RAW_CLOCK;
     0
 }
