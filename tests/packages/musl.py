@@ -106,7 +106,7 @@ def source():
             packed.extractall(folder + ".new", filter="data")
         (top,) = os.listdir(folder + ".new")
         top = os.path.join(folder + ".new", top)
-        for name, parts in (("infiniband", ("libibverbs", "librdmacm", "kernel-headers/rdma")),
+        for name, parts in (("infiniband", ("libibverbs", "librdmacm", "providers/mlx5", "kernel-headers/rdma")),
                             ("rdma", ("librdmacm", "kernel-headers/rdma"))):
             where = os.path.join(top, "include", name)
             os.makedirs(where)
@@ -213,6 +213,16 @@ def old_enough():
     assert "Tag: py3-none-musllinux_1_2_x86_64\n" in said, said
 
 
+def pip_takes_it():
+    """pip chooses the wheel for a system of musl 1.2, and none for one of 1.1."""
+    folder = run.fresh("musl-pip")
+    for version, status in (("1_2", 0), ("1_1", 1)):
+        sh(sys.executable, "-m", "pip", "download", "--no-index", "--no-deps", "--only-binary", ":all:", "--find-links",
+           run.PACKAGES, "--platform", f"musllinux_{version}_x86_64", "--dest", os.path.join(folder, version), "adverb",
+           status=status)
+    assert os.listdir(os.path.join(folder, "1_2")) == [os.path.basename(wheel())]
+
+
 def command(release):
     """The command says what it is, and gives the hash that `make build`'s gives for the same seeds."""
 
@@ -298,6 +308,17 @@ def facade(release):
     return check
 
 
+def mlx5dv():
+    """Direct verbs: the program that tests/clients has for them."""
+    program = os.path.join(REPO, "tests/clients/direct.c")
+    libraries = (os.path.join(BUILT, "lib", name) for name in ("mlx5dv/libmlx5.so.1", "libibverbs.so.1"))
+    direct = compiled("direct", "-D_GNU_SOURCE", f"-I{os.path.join(source(), 'include')}", program, *libraries)
+    root = Root(NEWEST, direct)
+    for part in ("chain", "raw", "refuse"):
+        said = sh(*root.adverb("direct", part, options=("--mlx5dv",)))
+        assert said.splitlines()[-1] == "OK", said
+
+
 def copies():
     """A copy of the library that a program is linked to gives way to adverb's; the control is without."""
     copy = compiled(COPIED, "-shared", f"-Wl,-soname,{COPIED}", text=COPY)
@@ -320,8 +341,10 @@ def refuses():
 
 CASES = [
     ("musl-old-enough", old_enough),
+    ("musl-pip", pip_takes_it),
     *[(f"musl-{name}-{release}", case(release)) for release in RELEASES
       for name, case in (("command", command), ("pingpong", pingpong), ("rping", rping), ("facade", facade))],
+    ("musl-mlx5dv", mlx5dv),
     ("musl-copies", copies),
     ("musl-refuses", refuses),
 ]
