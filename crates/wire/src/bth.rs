@@ -75,18 +75,23 @@ impl Bth {
     /// Writes the header.
     #[inline]
     pub(crate) fn write(&self, pad: u8, reserved: BthReserved, out: &mut [u8; BTH_LEN]) {
+        for (place, word) in out.as_chunks_mut::<4>().0.iter_mut().zip(self.words(pad, reserved)) {
+            *place = word.to_be_bytes();
+        }
+    }
+
+    /// The header as three words.
+    #[inline(always)]
+    pub(crate) fn words(&self, pad: u8, reserved: BthReserved) -> [u32; 3] {
         let flag = |set: bool, bit: u32| u32::from(set) << bit;
         let flags = flag(self.solicited, 23) | flag(self.migrated, 22) | u32::from(pad & 3) << 20;
         let marks = flag(self.fecn, 31) | flag(self.becn, 30) | u32::from(reserved.byte4 & 0x3f) << 24;
         let asks = flag(self.ack_req, 31) | u32::from(reserved.byte8 & 0x7f) << 24;
-        let words = [
+        [
             u32::from(self.opcode.wire()) << 24 | flags | u32::from(self.pkey),
             marks | self.dest_qp.get(),
             asks | self.psn.get(),
-        ];
-        for (place, word) in out.as_chunks_mut::<4>().0.iter_mut().zip(words) {
-            *place = word.to_be_bytes();
-        }
+        ]
     }
 }
 

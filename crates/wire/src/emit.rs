@@ -1,17 +1,14 @@
-//! Packets onto the wire: their headers, and whole frames, anew or over another one.
+//! Packets onto the wire: their headers, and whole frames.
 
 use crate::bth::BTH_LEN;
 use crate::ext::u24_after;
 use crate::icrc::{ICRC_LEN, seal};
-use crate::ip::{IPV4_LEN, Ipv4, Ipv6, PROTOCOL_UDP, checksum_changed};
+use crate::ip::{IPV4_LEN, Ipv4, Ipv6, PROTOCOL_UDP};
 use crate::opcode::{Headers, Opcode};
 use crate::packet::{CNP_PAYLOAD, Flow, Packet, WireExtra};
 use crate::udp::{UDP_LEN, Udp};
 use crate::units::QpNumber;
 use crate::{Bth, ROCE_UDP_PORT};
-
-/// Bytes of payload of a packet that [is written over](Packet::emit_over) another one, at most.
-pub const OVER_PAYLOAD_MAX: usize = 16;
 
 /// Takes the next `N` bytes off the front of `rest`, for writing.
 #[inline]
@@ -27,7 +24,7 @@ fn take_mut<'a, const N: usize>(rest: &mut &'a mut [u8]) -> Option<&'a mut [u8; 
 impl Packet {
     /// Writes BTH and the extension headers that the opcode calls for. `None` when there is no room.
     #[inline]
-    fn write_transport(&self, extra: &WireExtra, out: &mut [u8]) -> Option<()> {
+    pub(crate) fn write_transport(&self, extra: &WireExtra, out: &mut [u8]) -> Option<()> {
         let mut rest = out;
         self.bth.write(self.pad() as u8, extra.bth_reserved, take_mut(&mut rest)?);
         let headers = self.bth.opcode.headers();
@@ -171,51 +168,6 @@ impl Packet {
         data.copy_from_slice(payload);
         tail.fill(0);
         seal(out, self.flow.ip_header_len());
-        len
-    }
-
-    /// Writes the packet over another one of the same flow, with an IP header of the same length and without
-    /// options: like [`emit_frame`](Self::emit_frame), but of the IP and UDP headers only what depends on the
-    /// length, which becomes that of `out`. `payload` is the payload, then zeros.
-    #[inline]
-    pub fn emit_over(
-        &self,
-        extra: &WireExtra,
-        payload: &[u8; OVER_PAYLOAD_MAX],
-        ip_header_len: usize,
-        out: &mut Vec<u8>,
-    ) -> usize {
-        let body_at = ip_header_len + UDP_LEN + self.header_len();
-        let len = body_at + self.payload_len as usize + self.pad() + ICRC_LEN;
-        let Ok(udp_len) = u16::try_from(len - ip_header_len) else { return 0 };
-        if self.payload_len as usize > payload.len() {
-            return 0;
-        }
-        // All of it, whose zeros are the pad: a copy of a known length is no call. Nor is it what makes room
-        // for it, if an acknowledgement becomes an atomic's.
-        let room = body_at + OVER_PAYLOAD_MAX + ICRC_LEN;
-        if out.len() < room {
-            out.extend_from_slice(&[0; 24]);
-        }
-        out.resize(room, 0);
-        let Some(body) = out.get_mut(body_at..).and_then(|body| body.first_chunk_mut()) else { return 0 };
-        *body = *payload;
-        out.truncate(len);
-        let Some((ip, inner)) = out.split_at_mut_checked(ip_header_len) else { return 0 };
-        let Some((udp, inner)) = inner.split_first_chunk_mut::<UDP_LEN>() else { return 0 };
-        if let Ok(ip) = <&mut [u8; IPV4_LEN]>::try_from(&mut *ip) {
-            let Some(ip_len) = udp_len.checked_add(IPV4_LEN as u16) else { return 0 };
-            checksum_changed(ip, 2, ip_len);
-        } else {
-            ip[4..6].copy_from_slice(&udp_len.to_be_bytes());
-        }
-        // A new sum, if there is to be one, is the caller's.
-        let [len0, len1] = udp_len.to_be_bytes();
-        [udp[4], udp[5], udp[6], udp[7]] = [len0, len1, 0, 0];
-        if self.write_transport(extra, inner).is_none() {
-            return 0;
-        }
-        seal(out, ip_header_len);
         len
     }
 

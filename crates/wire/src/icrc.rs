@@ -105,7 +105,7 @@ impl Icrc {
 
     /// Starts over a masked prefix of a packet and what follows it.
     #[inline(always)]
-    fn over(prefix: &[u8], rest: &[u8]) -> Icrc {
+    pub(crate) fn over(prefix: &[u8], rest: &[u8]) -> Icrc {
         let mut icrc = Icrc { hasher: BEGUN.clone() };
         icrc.update(prefix);
         if !rest.is_empty() {
@@ -138,17 +138,20 @@ const IPV6_BLOCKS: usize = IPV6_FRONT.next_multiple_of(BLOCK);
 const BLOCK: usize = 16;
 
 /// What is masked of them.
-const IPV4_ONES: [u8; IPV4_BLOCKS] = {
-    let mut ones = [0; IPV4_BLOCKS];
-    mask(&mut ones, IPV4_LEN);
-    ones
-};
+const IPV4_ONES: [u8; IPV4_BLOCKS] = ones(IPV4_LEN);
 const IPV6_ONES: [u8; IPV6_BLOCKS] = {
     let mut ones = [0; IPV6_BLOCKS];
     ones[0] = 0x60;
     mask(&mut ones, IPV6_LEN);
     ones
 };
+
+/// What is masked of the first bytes of an IPv4 packet.
+pub(crate) const fn ones<const N: usize>(ip_header_len: usize) -> [u8; N] {
+    let mut ones = [0; N];
+    mask(&mut ones, ip_header_len);
+    ones
+}
 
 /// The sum over a packet before its ICRC, which is masked where it stands while that is computed: what is
 /// not copied is summed in one piece.
@@ -196,18 +199,18 @@ const fn mask(prefix: &mut [u8], ip_header_len: usize) {
     let ip_header_len = if ip_header_len < IPV4_LEN_MAX { ip_header_len } else { IPV4_LEN_MAX };
     let is_ipv6 = !prefix.is_empty() && prefix[0] >> 4 == 6;
     let (ip, first): (&[usize], _) = if is_ipv6 { (&[1, 2, 3, 7], 0x0f) } else { (&[1, 8, 10, 11], 0) };
-    ones(prefix, 0, first);
+    set(prefix, 0, first);
     let mut i = 0;
     while i < ip.len() {
-        ones(prefix, ip[i], 0xff);
+        set(prefix, ip[i], 0xff);
         i += 1;
     }
-    ones(prefix, ip_header_len + 6, 0xff);
-    ones(prefix, ip_header_len + 7, 0xff);
-    ones(prefix, ip_header_len + UDP_LEN + BTH_MASKED, 0xff);
+    set(prefix, ip_header_len + 6, 0xff);
+    set(prefix, ip_header_len + 7, 0xff);
+    set(prefix, ip_header_len + UDP_LEN + BTH_MASKED, 0xff);
 }
 
-const fn ones(prefix: &mut [u8], at: usize, bits: u8) {
+const fn set(prefix: &mut [u8], at: usize, bits: u8) {
     if at < prefix.len() {
         prefix[at] |= bits;
     }

@@ -48,11 +48,18 @@ impl Ipv4 {
     /// `bytes` are the first.
     #[inline]
     pub fn parse(bytes: &[u8], frame_len: usize) -> Result<Ipv4, ParseError> {
+        let first = bytes.first().map_or(0, |first| *first);
+        Self::parse_as(first, bytes, frame_len)
+    }
+
+    /// The same for who knows the first byte, and so, where it is the usual one, the header's length.
+    #[inline(always)]
+    pub(crate) fn parse_as(first: u8, bytes: &[u8], frame_len: usize) -> Result<Ipv4, ParseError> {
         let b = bytes.first_chunk::<IPV4_LEN>().ok_or(ParseError::Truncated)?;
-        if b[0] >> 4 != 4 {
+        if first >> 4 != 4 {
             return Err(ParseError::IpVersion);
         }
-        let header_len = (b[0] & 0x0f) * 4;
+        let header_len = (first & 0x0f) * 4;
         let header = bytes.get(..header_len as usize).ok_or(ParseError::IpHeaderLength)?;
         if (header_len as usize) < IPV4_LEN {
             return Err(ParseError::IpHeaderLength);
@@ -131,17 +138,22 @@ pub fn checksum(header: &[u8; IPV4_LEN], options: &[u8]) -> u16 {
     u16::from_be(!((sum & 0xffff) + (sum >> 16)) as u16)
 }
 
-/// Writes another value into the 16 bits at `at` of a header, and changes its checksum by the difference
-/// (RFC 1624, equation 3).
+/// Writes another value into the 16 bits at `at` of a header, and changes its checksum by the difference.
 #[inline]
 pub(crate) fn checksum_changed(header: &mut [u8; IPV4_LEN], at: usize, value: u16) {
+    let sum = checksum_with(header, at, value);
+    header[at..at + 2].copy_from_slice(&value.to_be_bytes());
+    header[10..12].copy_from_slice(&sum.to_be_bytes());
+}
+
+/// The checksum of a header with another value in the 16 bits at `at` (RFC 1624, equation 3).
+#[inline]
+pub(crate) fn checksum_with(header: &[u8; IPV4_LEN], at: usize, value: u16) -> u16 {
     let field = |at: usize| u32::from(u16::from_be_bytes([header[at], header[at + 1]]));
     let sum = (!field(10) & 0xffff) + (!field(at) & 0xffff) + u32::from(value);
     // Three words, so two folds suffice.
     let sum = (sum & 0xffff) + (sum >> 16);
-    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
-    header[at..at + 2].copy_from_slice(&value.to_be_bytes());
-    header[10..12].copy_from_slice(&sum.to_be_bytes());
+    !((sum & 0xffff) + (sum >> 16)) as u16
 }
 
 /// The checksum of what an IPv6 header is followed by, with the pseudo header (RFC 8200, 8.1): zero when

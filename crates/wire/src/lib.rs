@@ -17,6 +17,7 @@ pub mod irn;
 pub mod neighbour;
 pub mod one_rma;
 pub mod opcode;
+mod over;
 pub mod packet;
 pub mod pcap;
 pub mod rewrite;
@@ -25,12 +26,12 @@ pub mod udp;
 pub mod units;
 
 pub use bth::Bth;
-pub use emit::OVER_PAYLOAD_MAX;
 pub use error::ParseError;
 pub use ext::{Aeth, AtomicEth, Deth, NakCode, Reth, Syndrome};
 pub use icrc::{ICRC_LEN, Icrc, infer_ipv4_id, seal, verify_ip, verify_udp, verify_udp_as};
 pub use irn::{IrnEth, SackEth, WriteLength};
 pub use opcode::{Headers, Opcode, Operation, Service};
+pub use over::OVER_PAYLOAD_MAX;
 pub use packet::{
     CNP_PAYLOAD, Flow, MAX_BTH_HEADER_LEN, MAX_IP_HEADER_LEN, MAX_IP_PREFIX_LEN, Packet, Parsed,
     ParsedHeaders, WireExtra,

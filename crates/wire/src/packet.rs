@@ -274,7 +274,21 @@ impl Packet {
         prefix: &[u8],
         total_len: usize,
     ) -> Result<Place, ParseError> {
-        let (flow, outer, ip_header_len, ip_payload_len, protocol) = parse_network(prefix, total_len)?;
+        // The usual header, whose length is then known.
+        match prefix.first() {
+            Some(0x45) => self.parse_behind(extra, prefix, parse_ipv4(0x45, prefix, total_len)?),
+            _ => self.parse_behind(extra, prefix, parse_network(prefix, total_len)?),
+        }
+    }
+
+    /// Parses what is behind an IP header.
+    #[inline(always)]
+    fn parse_behind(
+        &mut self,
+        extra: &mut WireExtra,
+        prefix: &[u8],
+        (flow, outer, ip_header_len, ip_payload_len, protocol): Network,
+    ) -> Result<Place, ParseError> {
         if protocol != PROTOCOL_UDP {
             return Err(ParseError::Protocol);
         }
@@ -313,26 +327,33 @@ impl Packet {
     }
 }
 
-/// Reads the IP header: the flow without its port, the extra fields, the header's length, the
+/// What an IP header says: the flow without its port, the extra fields, the header's length, the
 /// payload's length, and the payload's protocol.
+type Network = (Flow, WireExtra, usize, usize, u8);
+
+/// Reads an IPv4 header that begins with this byte.
 #[inline(always)]
-fn parse_network(prefix: &[u8], total_len: usize) -> Result<(Flow, WireExtra, usize, usize, u8), ParseError> {
+fn parse_ipv4(first: u8, prefix: &[u8], total_len: usize) -> Result<Network, ParseError> {
+    let ip = Ipv4::parse_as(first, prefix, total_len)?;
+    let extra = WireExtra { ipv4_id: ip.id, ipv4_flags: ip.flags, ..WireExtra::default() };
+    let flow = Flow {
+        src: Ipv4Addr::from(ip.src).into(),
+        dst: Ipv4Addr::from(ip.dst).into(),
+        src_port: 0,
+        traffic_class: ip.tos,
+        hop_limit: ip.ttl,
+    };
+    let header_len = ip.header_len as usize;
+    Ok((flow, extra, header_len, ip.total_len as usize - header_len, ip.protocol))
+}
+
+/// Reads the IP header.
+#[inline(always)]
+fn parse_network(prefix: &[u8], total_len: usize) -> Result<Network, ParseError> {
     let mut extra = WireExtra::default();
-    match prefix.first().ok_or(ParseError::Truncated)? >> 4 {
-        4 => {
-            let ip = Ipv4::parse(prefix, total_len)?;
-            extra.ipv4_id = ip.id;
-            extra.ipv4_flags = ip.flags;
-            let flow = Flow {
-                src: Ipv4Addr::from(ip.src).into(),
-                dst: Ipv4Addr::from(ip.dst).into(),
-                src_port: 0,
-                traffic_class: ip.tos,
-                hop_limit: ip.ttl,
-            };
-            let header_len = ip.header_len as usize;
-            Ok((flow, extra, header_len, ip.total_len as usize - header_len, ip.protocol))
-        }
+    let first = *prefix.first().ok_or(ParseError::Truncated)?;
+    match first >> 4 {
+        4 => parse_ipv4(first, prefix, total_len),
         6 => {
             let ip = Ipv6::parse(prefix, total_len)?;
             extra.flow_label = ip.flow_label;

@@ -2,16 +2,21 @@
 
 mod common;
 
+use adverb_wire::bth::BthReserved;
 use adverb_wire::icrc::{seal, verify_in_place, verify_ip};
 use adverb_wire::{
-    Aeth, AtomicEth, Deth, FrameMut, OVER_PAYLOAD_MAX, Opcode, Operation, Packet, Psn, QpNumber, Reth,
+    Aeth, AtomicEth, Deth, Flow, FrameMut, OVER_PAYLOAD_MAX, Opcode, Operation, Packet, Psn, QpNumber, Reth,
     Service, Syndrome, WireExtra,
 };
 
 fn frame(packet: &Packet) -> Vec<u8> {
+    frame_with(packet, &WireExtra::with_ipv4_id(9))
+}
+
+fn frame_with(packet: &Packet, extra: &WireExtra) -> Vec<u8> {
     let mut out = vec![0; packet.frame_len()];
     let payload: Vec<u8> = (0..packet.payload_len).map(|i| i as u8).collect();
-    assert_eq!(packet.emit_frame(&WireExtra::with_ipv4_id(9), &payload, &mut out), out.len());
+    assert_eq!(packet.emit_frame(extra, &payload, &mut out), out.len());
     out
 }
 
@@ -95,17 +100,26 @@ fn values_wider_than_their_field_are_cut() {
 fn a_packet_over_another_one_is_the_packet() {
     for ipv4 in [true, false] {
         for (from, to) in Opcode::all().flat_map(|from| Opcode::all().map(move |to| (from, to))) {
-            let (had, has) = (u32::from(from.wire() % 19), u32::from(to.wire() % 17));
-            let flow = common::flow(ipv4);
-            let (before, after) = (common::packet(from, flow, had, 5), common::packet(to, flow, has, 6));
-            let (mut bytes, expected) = (frame(&before), frame(&after));
-            let mut payload = [0; OVER_PAYLOAD_MAX];
-            payload.iter_mut().zip(0..has).for_each(|(byte, i)| *byte = i as u8);
-            let extra = WireExtra::with_ipv4_id(9);
-            let len = after.emit_over(&extra, &payload, flow.ip_header_len(), &mut bytes);
-            assert_eq!((len, &bytes), (expected.len(), &expected), "{from:?} becomes {to:?}");
+            let had = u32::from(from.wire() % 19);
+            // None, one word and what is not one, and more than one.
+            for has in [0, 1, 7, 8, 9, 16] {
+                over(common::flow(ipv4), (from, had), (to, has));
+            }
         }
     }
+}
+
+/// Writes a packet over another one, and compares with one written anew.
+fn over(flow: Flow, (from, had): (Opcode, u32), (to, has): (Opcode, u32)) {
+    let seed = u64::from(from.wire()) << 8 | u64::from(has);
+    let (before, after) = (common::packet(from, flow, had, seed), common::packet(to, flow, has, !seed));
+    let bth_reserved = BthReserved { byte4: 0x2d, byte8: 0x5a };
+    let extra = WireExtra { bth_reserved, ..WireExtra::with_ipv4_id(9) };
+    let (mut bytes, expected) = (frame(&before), frame_with(&after, &extra));
+    let mut payload = [0; OVER_PAYLOAD_MAX];
+    payload.iter_mut().zip(0..has).for_each(|(byte, i)| *byte = i as u8);
+    let len = after.emit_over(&extra, &payload, flow.ip_header_len(), &mut bytes);
+    assert_eq!((len, &bytes), (expected.len(), &expected), "{from:?} becomes {to:?} with {has} bytes");
 }
 
 #[test]

@@ -52,7 +52,9 @@ impl CasToWrite {
             };
         };
         let connection = self.connections.get_mut(at);
-        (connection.seen, connection.flow, connection.port) = (ctx.now, frame.packet.flow, ctx.from);
+        connection.seen = ctx.now;
+        connection.flow = frame.packet.flow;
+        connection.port = ctx.from;
         self.server_port = ctx.to;
         if connection.lane.broken {
             return ctx.drop(&frame.packet, Drop::Late);
