@@ -3,6 +3,7 @@ either side is told, which must be the same, word for word, as between two rxe's
 
 A message of the connection manager that is lost is repeated after 6.2 s, so what loses many takes long."""
 
+import farewell
 import lab
 from harness import Case, Fail, read_counters, require, require_text
 from sides import LAB, Ends, adverb, await_in_guest, rxe, start, wait_cm_listening_in_guest, watched
@@ -326,6 +327,18 @@ def cases():
     yield from stock()
 
 
+def has_left(room, path):
+    """Whether one side failed because the other, which had all that it wanted, had ended, and the network had lost its last
+    acknowledgement: perftest's sides say nothing else to one another at the end."""
+    statuses = {word: p.popen.poll() for p in room.procs for word in ("adverb", "rxe") if p.label.endswith("-" + word)}
+    failed = [word for word, status in statuses.items() if status != 0]
+    if len(failed) != 1:
+        return f"not one side alone failed: {statuses}"
+    host, guest = LAB.packed()
+    left, stayed = (guest, host) if failed == ["adverb"] else (host, guest)
+    return farewell.last_acknowledgement_was_lost(path, left, stayed)
+
+
 def stock():
     ends = (r"^return status 0",)
     for size in (64, 1000, 60000):
@@ -376,7 +389,7 @@ def stock():
                              timeout=40)
     argv = ["ib_write_bw", "-R", "-F", "-p", "{port}", "-n", "50", "-s", "8192"]
     run = program(argv, [*argv, "{host}"], client_says=(r"^ \d+\s+\d+\s+[\d.]+\s+[\d.]+",))
-    yield from both_ways("loss-ib_write_bw-R", run, long=True, timeout=200, lose=50)
+    yield from both_ways("loss-ib_write_bw-R", run, long=True, timeout=200, lose=50, bears=has_left)
 
 
 def large_cases():
