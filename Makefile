@@ -53,8 +53,8 @@ bench:
 	@scripts/setup.sh bench
 	@$(MAKE) --no-print-directory build
 	bench/run
-	bench/grid
 	bench/crowd
+	bench/grid
 
 lint:
 	cargo fmt --all --check

@@ -135,6 +135,11 @@ def opcodes(path, source):
     return found
 
 
+def both_sides(room):
+    """adverb's process and rxe's of a case that has one of each, by "adverb" and "rxe"."""
+    return {word: p for p in room.procs for word in ("adverb", "rxe") if p.label.endswith("-" + word)}
+
+
 def kept(path, name):
     """A copy of a failed case's recording that no other run of it overwrites; the oldest go."""
     os.makedirs(KEPT, exist_ok=True)

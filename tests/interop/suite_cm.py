@@ -6,7 +6,7 @@ A message of the connection manager that is lost is repeated after 6.2 s, so wha
 import farewell
 import lab
 from harness import Case, Fail, read_counters, require, require_text
-from sides import LAB, Ends, adverb, await_in_guest, rxe, start, wait_cm_listening_in_guest, watched
+from sides import LAB, Ends, adverb, await_in_guest, both_sides, rxe, start, wait_cm_listening_in_guest, watched
 from suite_rdmacm import FIXED_PORT, TCP, UDP, alive, channel_closed_under_it, listens
 
 SPACES = {TCP: "TCP", UDP: "UDP"}
@@ -330,7 +330,7 @@ def cases():
 def has_left(room, path):
     """Whether one side failed because the other, which had all that it wanted, had ended, and the network had lost its last
     acknowledgement: perftest's sides say nothing else to one another at the end."""
-    statuses = {word: p.popen.poll() for p in room.procs for word in ("adverb", "rxe") if p.label.endswith("-" + word)}
+    statuses = {word: p.popen.poll() for word, p in both_sides(room).items()}
     failed = [word for word, status in statuses.items() if status != 0]
     if len(failed) != 1:
         return f"not one side alone failed: {statuses}"

@@ -5,7 +5,7 @@ import os
 import farewell
 import lab
 from harness import Case, read_counters, require
-from sides import LAB, both_ways, start, watched
+from sides import LAB, both_sides, both_ways, start, watched
 from suite_perftest import expect_results
 from suite_operations import LONG, exercise, expect_good
 
@@ -34,7 +34,7 @@ def has_left(count):
     their acknowledgements, and left; rxe's lacks the last one."""
 
     def why_not(room, path):
-        ends = {word: p for p in room.procs for word in ("adverb", "rxe") if p.label.endswith("-" + word)}
+        ends = both_sides(room)
         if ends["adverb"].popen.poll() != 0 or ends["rxe"].popen.poll() is not None:
             return "it is not only rxe's side that has not ended"
         (counters,) = [name for name in os.listdir(room.dir) if name.endswith(".counters")]

@@ -184,14 +184,11 @@ def wheel():
 
 def undefined(path):
     """The names that a file must be given."""
-    rows = [line.split() for line in sh("readelf", "--dyn-syms", "-W", path).splitlines()]
-    return {row[7].partition("@")[0] for row in rows
-            if len(row) > 7 and row[0].endswith(":") and row[6] == "UND" and row[4] != "WEAK"}
+    return {name.partition("@")[0] for _, binding, where, name in run.symbols(path) if where == "UND" and binding != "WEAK"}
 
 
 def defined(path):
-    rows = [line.split() for line in sh("readelf", "--dyn-syms", "-W", path).splitlines()]
-    return {row[7].partition("@")[0] for row in rows if len(row) > 7 and row[0].endswith(":") and row[6] != "UND"}
+    return {name.partition("@")[0] for _, _, where, name in run.symbols(path) if where != "UND"}
 
 
 def old_enough():
@@ -248,11 +245,7 @@ def pingpong(release):
             for _ in range(TIMES):
                 server = root.start(root.adverb(*words, options=("--expect-rdma", *options)))
                 try:
-                    deadline = time.monotonic() + 60
-                    while not run.listening(int(port)):
-                        assert server.poll() is None, server.communicate()[0]
-                        assert time.monotonic() < deadline, "the server does not listen"
-                        time.sleep(0.01)
+                    run.await_listener(server, int(port), 60)
                     said = sh(*root.adverb(*words, root.address, options=("--expect-rdma", *counters, *options)), seconds=60)
                     assert server.wait(60) == 0, server.communicate()[0]
                 finally:

@@ -12,7 +12,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 import zipfile
 
 import musl
@@ -91,8 +90,7 @@ def old_enough(arch):
 
 def functions(path):
     """The names that a library exports, with their versions. GNU's linker exports the versions' own names too."""
-    rows = [line.split() for line in sh("readelf", "--dyn-syms", "-W", path).splitlines()]
-    return {row[7] for row in rows if len(row) > 7 and row[0].endswith(":") and row[3] == "FUNC" and row[6] != "UND"}
+    return {name for kind, _, where, name in run.symbols(path) if kind == "FUNC" and where != "UND"}
 
 
 def nodes(path):
@@ -190,11 +188,7 @@ def arm_pingpong():
     for _ in range(3):
         server = subprocess.Popen(line, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         try:
-            deadline = time.monotonic() + 120
-            while not run.listening(int(port)):
-                assert server.poll() is None, server.communicate()[0]
-                assert time.monotonic() < deadline, "the server does not listen"
-                time.sleep(0.01)
+            run.await_listener(server, int(port), 120)
             said = sh(*line, "127.0.0.1", env=ENV, seconds=300)
             assert server.wait(120) == 0, server.communicate()[0]
         finally:

@@ -98,11 +98,7 @@ def pingpong(*before):
     line = [*before, "run", "--address", address, "--", "ibv_rc_pingpong", "-g", "0", "-p", port]
     server = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
     try:
-        deadline = time.monotonic() + 30
-        while not listening(int(port)):
-            assert server.poll() is None, server.communicate()[0]
-            assert time.monotonic() < deadline, "the server does not listen"
-            time.sleep(0.01)
+        await_listener(server, int(port), 30)
         said = sh(*line, address, seconds=60)
         assert server.wait(30) == 0
     finally:
@@ -115,6 +111,22 @@ def pingpong(*before):
 def listening(port):
     rows = [line.split() for table in ("tcp", "tcp6") for line in read(f"/proc/net/{table}").splitlines()[1:]]
     return any(row[3] == "0A" and int(row[1].rpartition(":")[2], 16) == port for row in rows)
+
+
+def await_listener(server, port, seconds):
+    """Waits until this process's port is one that somebody listens on."""
+    deadline = time.monotonic() + seconds
+    while not listening(port):
+        assert server.poll() is None, server.communicate()[0]
+        assert time.monotonic() < deadline, "the server does not listen"
+        time.sleep(0.01)
+
+
+def symbols(path):
+    """The rows of a file's dynamic symbols, as readelf prints them: of each the kind, the binding, where it is defined or
+    `UND`, and the name with its version."""
+    rows = [line.split() for line in sh("readelf", "--dyn-syms", "-W", path).splitlines()]
+    return [(row[3], row[4], row[6], row[7]) for row in rows if len(row) > 7 and row[0].endswith(":")]
 
 
 # Loads both libraries as programs and plugins do, each seen by nobody else, and uses one device by both.

@@ -249,14 +249,15 @@ fn trace(trace: &Trace, qp: Option<u32>, last: Option<usize>, before: Option<u64
     });
     let (mut lines, mut bytes, mut first, mut older) = (Vec::new(), 0, None, 0);
     for (number, event) in named.take(last.unwrap_or(usize::MAX)) {
-        let line = if older == 0 { event.to_string() } else { String::new() };
-        if older > 0 || bytes + line.len() > TRACE_BYTES_MAX {
-            older += 1;
-            continue;
+        let line = (older == 0).then(|| event.to_string());
+        match line.filter(|line| bytes + line.len() <= TRACE_BYTES_MAX) {
+            Some(line) => {
+                bytes += line.len();
+                first = Some(number);
+                lines.push(line);
+            }
+            None => older += 1,
         }
-        bytes += line.len();
-        first = Some(number);
-        lines.push(line);
     }
     lines.reverse();
     json!({ "events": lines, "first": first, "older": older, "kept": kept, "noted": noted })
