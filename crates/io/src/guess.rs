@@ -26,6 +26,10 @@
 //!
 //! An application that is LAZY and calls without polling has its frames taken a TICK after they were seen.
 //!
+//! A socket cannot be asked to be silent: each datagram wakes who waits for it, on the processor of its
+//! sender, which has more to send. So an application that calls all the time (every DENSE and more) and polls
+//! has the socket to itself while it is expected to poll: the thread looks each TICK.
+//!
 //! Without a call for IDLE the application is elsewhere: the bell is armed, and the thread sleeps until a
 //! frame or a deadline comes. Its next call ends that. A thread that carries the load alone spins for a
 //! moment after each frame, unless the application's threads need the processor.
@@ -40,6 +44,10 @@ const SECOND_LOOK: Duration = Duration::from_us(30);
 const IDLE: Duration = Duration::from_ms(10);
 /// Useless wakes in a row after which the bell stays silent.
 const USELESS_MAX: u32 = 64;
+/// Whether the application has the socket to itself is found out no more often than this.
+const STOCK: Duration = Duration::from_us(100);
+/// Who calls as often does nothing else.
+const DENSE: Duration = Duration::from_us(10);
 /// A thread that finds so many frames at once, on the processor of their sender, lets more of them come
 /// before it has its bell rung again: else each few frames would cost two thread switches.
 const STREAM_FRAMES: usize = 4;
@@ -143,6 +151,10 @@ pub struct Guess {
     armed: bool,
     /// Rings in a row for frames that the application took by itself.
     useless: u32,
+    /// When stock was taken of the calls, how many there had been, and polls among them.
+    stock: (Instant, u32, u32),
+    /// The application has the socket to itself while it polls.
+    owns_socket: bool,
     /// The thread sleeps without a tick.
     asleep: bool,
     /// A call rang the bell to end that sleep, and for nothing else.
@@ -216,7 +228,8 @@ impl Guess {
             let silence = is_armed && !self.asleep;
             return (if silence { Ringing::Silence } else { bell }, false);
         }
-        let eager_again = call == Call::Arm && std::mem::take(&mut self.lazy);
+        let leaves = call == Call::Arm;
+        let eager_again = leaves && (std::mem::take(&mut self.lazy) | std::mem::take(&mut self.owns_socket));
         let arm = !is_armed && !self.lazy;
         (if arm { Ringing::Arm } else { bell }, eager_again)
     }
@@ -265,7 +278,7 @@ impl Guess {
         self.woken = woken;
         self.ticked = !(woken.bell || woken.socket) && active;
         self.app_was_here = called && !roused;
-        Look::Round { ask_socket: woken.socket || !active }
+        Look::Round { ask_socket: woken.socket || !active || self.owns_socket }
     }
 
     /// Whether the thread has looked by the clock, while the application was active.
@@ -340,12 +353,25 @@ impl Guess {
     }
 
     /// How long to wait, the bell being as it should; `deadline` is when the next timer is due. The flag says
-    /// that the application is elsewhere: the thread sleeps without ticks.
-    pub fn rest(&mut self, now: Instant, deadline: Option<Instant>) -> (Next, bool) {
+    /// that the application is elsewhere: the thread sleeps without ticks. `in_use` is the socket.
+    pub fn rest(&mut self, now: Instant, deadline: Option<Instant>, in_use: bool) -> (Next, bool) {
         let active = self.is_active(now);
         self.asleep = !active;
+        self.take_stock(now);
         let until = if active { Some(tick_or(deadline, now)) } else { deadline };
-        (Next::Wait { until, socket: true }, !active)
+        // Where it is not in use, polls seldom ask it.
+        let socket = !(active && self.polling && self.owns_socket && in_use);
+        (Next::Wait { until, socket }, !active)
+    }
+
+    fn take_stock(&mut self, now: Instant) {
+        let (at, calls, polls) = self.stock;
+        let time = now.since(at);
+        if time >= STOCK {
+            let called = u64::from(self.calls.wrapping_sub(calls));
+            self.owns_socket = self.polls != polls && called * DENSE.as_ns() >= time.as_ns();
+            self.stock = (now, self.calls, self.polls);
+        }
     }
 
     /// Whether the thread goes on spinning; `last_frame` is when it took one before this look.

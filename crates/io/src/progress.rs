@@ -278,7 +278,8 @@ fn round(
         return Next::Again;
     }
     let deadline = core.next_deadline();
-    let (next, sleeps) = core.guess.rest(now, deadline);
+    let in_use = core.port.as_mut().is_some_and(|port| port.udp().in_use(now));
+    let (next, sleeps) = core.guess.rest(now, deadline, in_use);
     if sleeps && let Some(port) = &mut core.port {
         port.rest();
     }

@@ -66,7 +66,7 @@ impl Table {
         }
         let Next::Rest(bell) = next else { return next };
         self.set(bell);
-        self.guess.rest(at(us), None).0
+        self.guess.rest(at(us), None, false).0
     }
 
     /// Until the bell is LAZY: it is rung for frames that the application polls away.
@@ -131,7 +131,7 @@ fn a_deadline_ends_a_wait_before_the_tick_does() {
     guess.after_call(EmptyPoll, false);
     for (deadline_us, until_us) in [(100, 100), (499, 499), (501, 500), (90_000, 500)] {
         guess.look(at(0), BY_TIME);
-        assert_eq!(guess.rest(at(0), Some(at(deadline_us))), (wait(until_us, true), false));
+        assert_eq!(guess.rest(at(0), Some(at(deadline_us)), false), (wait(until_us, true), false));
         assert_eq!(guess.glanced(at(0), false, Some(at(deadline_us))), Some(wait(until_us, false)));
     }
 }
@@ -148,7 +148,7 @@ fn without_calls_the_thread_sleeps_and_the_next_call_wakes_it() {
     assert_eq!(next, Next::Rest(Ringing::Arm));
     table.set(Ringing::Arm);
     let forever = Next::Wait { until: None, socket: true };
-    assert_eq!(table.guess.rest(at(10_000), None), (forever, true));
+    assert_eq!(table.guess.rest(at(10_000), None, false), (forever, true));
     // The bell stays armed for a post: an answer must find the sleeper.
     assert_eq!(table.guess.before_post(table.armed), Ringing::Keep);
     assert!(table.call(EmptyPoll), "the thread ticks again");
@@ -271,6 +271,59 @@ fn a_lazy_thread_whose_application_is_gone_sleeps_as_any_other() {
     assert_eq!(table.guess.look(at(0), BY_TIME), Look::Glance);
     assert_eq!(table.guess.look(at(10_000), BY_TIME), Look::Round { ask_socket: true });
     assert_eq!(table.guess.found(at(10_000), NOTHING, |_| false).0, Next::Rest(Ringing::Arm));
+}
+
+/// A tick of the thread, before which these calls came, as often as said: whether it asks the socket, and
+/// whether it then leaves the socket to the application.
+fn tick(
+    guess: &mut Guess,
+    us: u64,
+    (calls, times): (&[Call], usize),
+    found: Found,
+    in_use: bool,
+) -> (bool, bool) {
+    for call in calls.repeat(times) {
+        guess.after_call(call, false);
+    }
+    let Look::Round { ask_socket } = guess.look(at(us), BY_TIME) else { panic!("a glance") };
+    guess.found(at(us), found, |_| false);
+    (ask_socket, guess.rest(at(us), None, in_use).0 == wait(us + 500, false))
+}
+
+#[test]
+fn an_application_that_calls_all_the_time_has_the_socket_to_itself() {
+    const KEPT: (bool, bool) = (false, false);
+    let dense: (&[Call], usize) = (&[FullPoll, Post, EmptyPoll], 17);
+    // (calls within 500 us, the socket is in use, the application then has it)
+    for (calls, in_use, owns) in [
+        (dense, true, true),
+        (dense, false, false),
+        ((&[FullPoll, Post, EmptyPoll][..], 16), true, false),
+        ((&[Post][..], 500), true, false),
+        ((&[EmptyPoll, FullPoll][..], 500), true, false),
+    ] {
+        let mut guess = Guess::default();
+        assert_eq!(tick(&mut guess, 500, (&[], 0), NOTHING, true), KEPT);
+        assert_eq!(tick(&mut guess, 1000, calls, NOTHING, in_use), (false, owns), "{calls:?}");
+    }
+    // Until its calls are fewer.
+    let mut guess = Guess::default();
+    for n in 1..4 {
+        assert_eq!(tick(&mut guess, n * 500, dense, NOTHING, true), (n > 1, true));
+    }
+    assert_eq!(tick(&mut guess, 2000, (&[EmptyPoll], 9), NOTHING, true), (true, false));
+    assert_eq!(tick(&mut guess, 2500, (&[], 0), NOTHING, true), KEPT);
+    // Where a tick finds frames, not before it has called again.
+    let mut guess = Guess::default();
+    tick(&mut guess, 500, dense, NOTHING, true);
+    assert_eq!(tick(&mut guess, 1000, dense, frames(1), true), (true, false));
+    assert_eq!(tick(&mut guess, 1500, dense, NOTHING, true), (true, true));
+    // Or until it asks for an event, of which the thread is told.
+    let mut guess = Guess::default();
+    tick(&mut guess, 500, dense, NOTHING, true);
+    assert_eq!(guess.after_call(Arm, false), (Ringing::Arm, true));
+    assert_eq!(guess.after_call(Arm, true), (Ringing::Keep, false));
+    assert_eq!(tick(&mut guess, 550, (&[], 0), NOTHING, true), KEPT);
 }
 
 #[test]
