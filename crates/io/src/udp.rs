@@ -28,11 +28,13 @@ enum Way {
     Via(Box<Via>),
 }
 
-/// Asks for what a frame that comes soon in the same message leads to.
+/// Asks for what a frame that comes soon in the same message leads to; with the first one, for what all
+/// those before that one lead to.
 #[inline]
 pub fn prefetch_coming(nic: &Nic, datagram: &Datagram<'_>) {
-    if let Some(number) = datagram.coming(AHEAD) {
-        nic.prefetch_number(number);
+    let from = if datagram.likely_id == 0 { 1 } else { AHEAD };
+    for (opcode, number) in (from..=AHEAD).map_while(|places| datagram.coming(places)) {
+        nic.prefetch_number(opcode, number);
     }
 }
 

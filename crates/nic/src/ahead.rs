@@ -6,7 +6,7 @@
 use crate::memory::prefetch;
 use crate::nic::Nic;
 use crate::queue_pair::QueuePair;
-use adverb_wire::{Key, QpNumber};
+use adverb_wire::{Key, Opcode, QpNumber, Service};
 
 /// For callers that do not know what comes: a guess.
 impl Nic {
@@ -54,10 +54,10 @@ impl Nic {
 
     /// Before a frame, which may lie behind others and is not verified yet: what is looked up by its number.
     #[inline]
-    pub fn prefetch_number(&self, number: QpNumber) {
-        self.numbers.prefetch(number);
-        if let Some(star) = &self.star {
-            star.stateless.prefetch_life(number);
+    pub fn prefetch_number(&self, opcode: Opcode, number: QpNumber) {
+        match &self.star {
+            Some(star) if opcode.is_of(Service::Star) => star.stateless.prefetch_life(number),
+            _ => _ = self.numbers.prefetch(number),
         }
     }
 

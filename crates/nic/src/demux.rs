@@ -24,6 +24,8 @@ enum Destination {
     Notification(u32),
     /// StaR's, of the queue pair or the endpoint with this index, or of the half that knows neither.
     Star(u32),
+    /// The same where nobody has a service or is a client of one: then whose it is need not be looked up.
+    Stateless,
     /// The connection manager's.
     Manager,
     /// Every member's of a multicast group.
@@ -65,6 +67,11 @@ impl Nic {
                     self.deliver_again(index, now, packet, payload);
                 }
             }
+            Destination::Stateless => {
+                if !self.on_star_frame(now, packet, payload) {
+                    self.deliver_again(self.numbers.owner(packet.bth.dest_qp), now, packet, payload);
+                }
+            }
             Destination::Manager => self.on_management(now, packet, payload),
             Destination::Multicast => self.on_multicast(now, packet, payload),
             Destination::Nobody => self.state.counters.drop_unknown_qp += 1,
@@ -77,16 +84,18 @@ impl Nic {
         if number == QpNumber::MULTICAST {
             return Destination::Multicast;
         }
+        let opcode = packet.bth.opcode;
         let index = if number == QpNumber::GSI {
             match self.gsi {
                 Some(gsi) => gsi.index,
                 None if self.manager.is_some() => return Destination::Manager,
                 None => return Destination::Nobody,
             }
+        } else if opcode.is_of(Service::Star) && self.native.is_none() {
+            return Destination::Stateless;
         } else {
             self.numbers.owner(number)
         };
-        let opcode = packet.bth.opcode;
         // The upper half of the opcodes: XRC and IRN's are queue pairs' too.
         if opcode.wire() < 0x80 {
             Destination::QueuePair(index)

@@ -26,8 +26,8 @@ const DRAWS: u32 = 64;
 /// other table by number. With as many every 256th guess finds one.
 const SCATTERED: u32 = 256;
 /// Those beyond are drawn from a block of so many, until it has no more, then from another: 10,000 take up
-/// 60 KB of a table of words, not 640.
-const BLOCK: u16 = 64;
+/// 10 pages of a table of words, and not each of its 64, which the processor would have to look up.
+const BLOCK: u16 = 1024;
 
 /// Who has a number: the index of a queue pair, or of an endpoint whose queues no queue pair has, plus one.
 type Owner = u32;
@@ -344,12 +344,14 @@ mod tests {
         }
         // Those without a block lie alone, the others fill theirs.
         assert!(lines.len() < 256 + 10_000 / 16 + 40, "{} lines", lines.len());
-        // Blocks lie anywhere, and a block's numbers come in no order.
-        let last: Vec<_> = all[9_000..].iter().map(|number| number.get()).collect();
-        let blocks: BTreeSet<_> = last.iter().map(|number| number / u32::from(BLOCK)).collect();
-        let far = blocks.last().unwrap() - blocks.first().unwrap();
-        assert!(blocks.len() > 10 && far > limits::MAX_QP / u32::from(BLOCK) / 2, "{blocks:?}");
-        assert!(last.windows(2).filter(|w| w[0] + 1 == w[1]).count() < 300);
+        // Blocks lie anywhere, each is taken up before the next, and a block's numbers come in no order.
+        let drawn: Vec<_> = all[SCATTERED as usize..].iter().map(|number| number.get()).collect();
+        let mut blocks: Vec<_> = drawn.iter().map(|number| number / u32::from(BLOCK)).collect();
+        blocks.dedup();
+        assert!(blocks.len() <= 10_000 / usize::from(BLOCK) + 2, "{blocks:?}");
+        let far = blocks.iter().max().unwrap() - blocks.iter().min().unwrap();
+        assert!(far > limits::MAX_QP / u32::from(BLOCK) / 2, "{blocks:?}");
+        assert!(drawn.windows(2).filter(|w| w[0] + 1 == w[1]).count() < drawn.len() / 3);
         // When most have gone, those that come are anywhere again.
         all[100..].iter().for_each(|number| numbers.release(*number));
         let new: BTreeSet<_> = (0..100).map(|n| numbers.allocate(n).unwrap().get() / LINE).collect();

@@ -2,12 +2,12 @@
 
 use crate::ring::Frame;
 use adverb_wire::ip::PROTOCOL_UDP;
-use adverb_wire::{Flow, Gid, ICRC_LEN, Packet, ParseError, QpNumber, ROCE_UDP_PORT, WireExtra, seal};
+use adverb_wire::{
+    Flow, Gid, ICRC_LEN, Opcode, Packet, ParseError, QpNumber, ROCE_UDP_PORT, WireExtra, seal,
+};
 
 /// Bytes of a UDP header.
 pub const UDP_LEN: usize = 8;
-/// Where the destination queue pair's three bytes are in a BTH (InfiniBand 9.2).
-const BTH_QP_AT: usize = 5;
 
 /// A frame that arrived, as a socket shows it.
 #[derive(Clone, Copy, Debug)]
@@ -24,12 +24,13 @@ pub struct Datagram<'a> {
 }
 
 impl Datagram<'_> {
-    /// Whom the frame is for that comes so many behind this one in the message, by what it says.
+    /// What the frame is that comes so many behind this one in the message, and whom it is for, by what it
+    /// says.
     #[inline]
-    pub fn coming(&self, places: usize) -> Option<QpNumber> {
-        let at = (places - 1) * self.bytes.len() + BTH_QP_AT;
-        let &[a, b, c] = self.behind.get(at..at + 3)? else { return None };
-        Some(QpNumber::new(u32::from_be_bytes([0, a, b, c])))
+    pub fn coming(&self, places: usize) -> Option<(Opcode, QpNumber)> {
+        let at = (places - 1) * self.bytes.len();
+        let &[opcode, _, _, _, _, a, b, c] = self.behind.get(at..)?.first_chunk()?;
+        Some((Opcode::from_wire(opcode)?, QpNumber::new(u32::from_be_bytes([0, a, b, c]))))
     }
 }
 
@@ -111,7 +112,7 @@ pub fn outer_flow(bytes: &[u8]) -> Option<Flow> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use adverb_wire::{Bth, Opcode, Operation, Service, verify_ip};
+    use adverb_wire::{Bth, Operation, Service, verify_ip};
     use std::net::IpAddr;
 
     fn packet(src: &str, dst: &str) -> Packet {
@@ -157,7 +158,11 @@ mod tests {
         }
         let (bytes, behind) = message.split_at(len);
         let datagram = |behind| Datagram { flow: packet.flow, bytes, likely_id: 0, behind };
-        let coming = |behind, places| datagram(behind).coming(places).map(QpNumber::get);
+        let coming = |behind, places| {
+            let (opcode, number) = datagram(behind).coming(places)?;
+            assert_eq!(opcode, packet.bth.opcode);
+            Some(number.get())
+        };
         assert_eq!(coming(behind, 1), Some(numbers[1]));
         assert_eq!(coming(behind, 2), Some(numbers[2]));
         assert_eq!(coming(behind, 3), None);
