@@ -57,8 +57,9 @@ def killed(room):
     switch = Switch(room, STEERS, recorded=True)
 
     def worked():
-        counters = switch.show()["counters"]
-        return all(counters[name] for name in STEERED)
+        shown = switch.show()
+        # One bench has work steered while another, on a busy machine, has yet to find the switch.
+        return len(shown["ports"]) > BENCHES and all(shown["counters"][name] for name in STEERED)
 
     def during(procs):
         room.wait_until("steered requests", worked)

@@ -574,7 +574,7 @@ def validated_restart(room):
     """A validated pingpong bears the switch's end without an error."""
     require("ibv_rc_pingpong")
     switch = Switch(room)
-    argv = pingpong("rc", "-c", "-s", 8192, iterations=4000)
+    argv = pingpong("rc", "-c", "-s", 8192, iterations=8000)
     server, client = room.pair(argv, argv, **switch.ends())
     for _ in range(3):
         room.wait_until("frames", lambda: switch.show()["counters"]["tx_frames"] > 100)
@@ -725,7 +725,7 @@ def cases():
     yield Case("switch/tree", tree, 120, long=True)
     yield Case("switch/recorded", recorded, 90)
     yield Case("switch/carriers", carried, 120)
-    yield Case("switch/killed-pingpong", validated_restart, 60)
+    yield Case("switch/killed-pingpong", validated_restart, 120)
     yield killed_case("forward", "", KILLS)
     yield killed_case("cas", CAS, KILLS)
     yield killed_case("cas-often", CAS, MANY_KILLS)

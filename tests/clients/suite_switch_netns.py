@@ -130,7 +130,7 @@ def killed(room):
     """The switch is killed and started again: processes of both hosts find it, and a validated pingpong goes on."""
     require("ibv_rc_pingpong")
     far = Far(room)
-    argv = pingpong("rc", "-c", "-s", 8192, iterations=3000)
+    argv = pingpong("rc", "-c", "-s", 8192, iterations=8000)
     server, client = room.pair(argv, argv, **far.ends())
     for _ in range(3):
         room.wait_until("frames", lambda: far.switch.show()["counters"]["tx_frames"] > 100)
@@ -214,7 +214,7 @@ def cases():
     yield far_case("loss-write-bw", program("write", "bw", size=4096) + LOSSY_TIMEOUT, LOSS, timeout=120)
     yield far_case("atomic-bw-cas", atomics("bw"), CAS, counted=CONVERTED)
     yield Case("switch/hosts-strangers", strangers)
-    yield Case("switch/hosts-killed", killed, 60)
+    yield Case("switch/hosts-killed", killed, 120)
     for operation in ("send", "write", "read", "atomic"):
         yield pair_case(f"{operation}-bw", program(operation, "bw"), frames=400)
     for kind in PINGPONGS:
