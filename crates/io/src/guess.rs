@@ -228,8 +228,8 @@ impl Guess {
             let silence = is_armed && !self.asleep;
             return (if silence { Ringing::Silence } else { bell }, false);
         }
-        let leaves = call == Call::Arm;
-        let eager_again = leaves && (std::mem::take(&mut self.lazy) | std::mem::take(&mut self.owns_socket));
+        let eager_again =
+            call == Call::Arm && (std::mem::take(&mut self.lazy) | std::mem::take(&mut self.owns_socket));
         let arm = !is_armed && !self.lazy;
         (if arm { Ringing::Arm } else { bell }, eager_again)
     }
@@ -364,6 +364,7 @@ impl Guess {
         (Next::Wait { until, socket }, !active)
     }
 
+    /// Whether the calls since the last stock were so many that the application has the socket to itself.
     fn take_stock(&mut self, now: Instant) {
         let (at, calls, polls) = self.stock;
         let time = now.since(at);
