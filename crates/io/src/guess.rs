@@ -200,6 +200,12 @@ impl Guess {
         self.posted
     }
 
+    /// Calls so far by which the application takes frames in, or asks for an event.
+    #[inline]
+    pub fn polls(&self) -> u32 {
+        self.polls
+    }
+
     /// At the end of every call; `is_armed` says whether peers would ring now. What to do about the bell, and
     /// whether the thread is to be told that it may be armed again.
     #[inline]

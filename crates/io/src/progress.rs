@@ -5,7 +5,7 @@ use crate::aside::Aside;
 use crate::core::Core;
 use crate::counters::IoCounters;
 use crate::directory::Word;
-use crate::guess::{Found, Guess, Look, Next, Ringing, SPIN, Woken};
+use crate::guess::{Found, Guess, Look, Next, Ringing, SPIN, TICK, Woken};
 use crate::hold::Keep;
 use crate::host::Shared;
 use crate::port::Port;
@@ -15,11 +15,16 @@ use adverb_os::wake::Alarm;
 use adverb_os::{clock, sys};
 use adverb_wire::Instant;
 use std::hint::spin_loop;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use std::time::Duration as StdDuration;
 
 pub use crate::guess::Call;
 
+/// Polls within a tick after which the thread leaves its look out: each has made a round, or found what one
+/// before it brought.
+const POLLS_OF_TICK: u32 = 50;
+/// Looks that are left out in a row.
+const TICKS_LEFT_OUT: u32 = 7;
 /// Scheduling slice of the thread.
 const SLICE: StdDuration = StdDuration::from_micros(100);
 
@@ -28,6 +33,8 @@ const SLICE: StdDuration = StdDuration::from_micros(100);
 pub struct State {
     /// It ends.
     stop: AtomicBool,
+    /// Polls that the application has made. Written with the lock held.
+    polls: AtomicU32,
 }
 
 /// To be called at the start of a post, with the lock held.
@@ -48,6 +55,7 @@ pub fn in_a_row(core: &Core) -> bool {
 #[inline]
 pub fn after_call(shared: &Shared, core: &mut Core, call: Call) {
     let (bell, tell_thread) = core.guess.after_call(call, is_armed(shared));
+    shared.state.polls.store(core.guess.polls(), Ordering::Relaxed);
     if tell_thread {
         shared.member.bell().ring();
     }
@@ -173,17 +181,40 @@ pub fn run(shared: &Shared) {
             Next::Wait { until, socket } => {
                 load.rests_since = now;
                 shared.member.leave_word(Word::Rests, socket.into());
-                match (&mut alarm, until) {
-                    (Some(alarm), Some(until)) => wait_until(&mut set, alarm, &mut clock, until),
-                    _ => set.wait(until.map(|until| StdDuration::from_nanos(until.since(now).as_ns()))),
-                }
+                woken = rest(shared, &mut set, &mut alarm, &mut clock, (now, until));
                 shared.member.leave_word(Word::Rests, 0);
-                woken = Woken { bell: set.is_ready(0), socket: set.is_any_ready(1) };
                 if woken.bell {
                     shared.member.bell().quieten();
                 }
             }
         }
+    }
+}
+
+/// Waits from `now` until one of the set is ready, or until then; and on, a few ticks more, while the
+/// application polls so often that a look would find nothing, but take the lock from it.
+fn rest(
+    shared: &Shared,
+    set: &mut sys::WaitSet,
+    alarm: &mut Option<Alarm>,
+    clock: &mut Clock,
+    (mut now, mut until): (Instant, Option<Instant>),
+) -> Woken {
+    let polls = || shared.state.polls.load(Ordering::Relaxed);
+    let mut left = TICKS_LEFT_OUT;
+    loop {
+        let before = polls();
+        match (&mut *alarm, until) {
+            (Some(alarm), Some(until)) => wait_until(set, alarm, clock, until),
+            _ => set.wait(until.map(|until| StdDuration::from_nanos(until.since(now).as_ns()))),
+        }
+        let woken = Woken { bell: set.is_ready(0), socket: set.is_any_ready(1) };
+        if woken.bell || woken.socket || left == 0 || polls().wrapping_sub(before) < POLLS_OF_TICK {
+            return woken;
+        }
+        left -= 1;
+        now = clock.now();
+        until = Some(now + TICK);
     }
 }
 
