@@ -7,8 +7,9 @@ use crate::doorbells::Doorbells;
 use crate::guess::Guess;
 use crate::hold::{Hold, Keep};
 use crate::host::TOLERANCE;
-use crate::port::Port;
+use crate::port::{Port, UDP_PATH};
 use crate::roles::{OnOutcome, hear};
+use crate::row::{Row, Taken};
 use adverb_nic::{
     Author, ChainEvent, ChainStep, Completion, Copied, CqId, Error, Event, Nic, PathId, TxFrame,
 };
@@ -62,6 +63,8 @@ pub struct Core {
     pub guess: Guess,
     /// What may wait for the application's next call.
     pub hold: Hold,
+    /// Requests that wait in their send queue.
+    row: Row,
     /// Send queues that programs ring through memory.
     pub doorbells: Doorbells,
     tx: TxFrame,
@@ -100,6 +103,7 @@ impl Core {
             clock,
             guess: Guess::default(),
             hold: Hold::default(),
+            row: Row::default(),
             doorbells: Doorbells::default(),
             tx: TxFrame::default(),
             on_event,
@@ -116,7 +120,14 @@ impl Core {
     /// Sends what is ready and delivers events.
     #[inline]
     pub fn transmit(&mut self, now: Instant) -> usize {
-        let Core { nic, port, tx, doorbells, .. } = self;
+        self.row = Row::default();
+        self.transmit_some(now, SEND_BUDGET)
+    }
+
+    /// As [`Core::transmit`], at most so many frames.
+    #[inline(never)]
+    fn transmit_some(&mut self, now: Instant, budget: usize) -> usize {
+        let Core { nic, port, tx, doorbells, row, .. } = self;
         if !doorbells.is_empty() {
             doorbells.look(nic, now);
         }
@@ -124,7 +135,7 @@ impl Core {
             let looped = nic.counters().loopback_packets;
             port.unblock(now, nic);
             let (mut sent, mut looped_before) = (0, looped);
-            while sent < SEND_BUDGET && nic.next_frame(now, tx) {
+            while sent < budget && nic.next_frame(now, tx) {
                 sent += 1;
                 if let Some(path) = port.send(now, tx) {
                     block(nic, path, tx.path);
@@ -135,7 +146,7 @@ impl Core {
                     port.flush(now, nic);
                 }
             }
-            self.more = sent == SEND_BUDGET || nic.has_work();
+            self.more = !row.waits() && (sent == budget || nic.has_work());
             port.flush(now, nic);
             if nic.counters().loopback_packets != looped
                 && let Some(on_frames) = &self.on_frames
@@ -261,16 +272,34 @@ impl Core {
     /// Sends what a post made ready, as far as it need not wait for the next call.
     #[inline]
     pub fn transmit_post(&mut self, now: Instant) {
-        let Core { port, hold, .. } = self;
+        let Core { nic, port, hold, row, .. } = self;
         let Some(port) = port else {
             self.deliver_events();
             return;
         };
-        port.keep(hold.for_post(now));
+        let posted = nic.take_posted();
+        let mut keep = hold.for_post(now);
+        let is_row = keep == Keep::Row && port.lets_rows_wait(now);
+        if is_row && Row::suits(posted) && nic.only_sends_on(UDP_PATH) {
+            keep = Keep::Nothing;
+            match row.takes(posted) {
+                Taken::Waits => return hold.posted(now, true, true),
+                Taken::Full(frames) => {
+                    self.transmit_some(now, frames);
+                    self.hold.posted(now, true, true);
+                    return self.hold.ended(self.clock.now());
+                }
+                Taken::Awaited => {}
+            }
+        }
+        port.keep(keep);
         self.transmit(now);
-        let Core { port: Some(port), hold, .. } = self else { return };
+        let Core { port: Some(port), hold, clock, .. } = self else { return };
         port.keep(Keep::Nothing);
         hold.posted(now, port.take_sent().0, port.is_waiting());
+        if is_row {
+            hold.ended(clock.now());
+        }
     }
 
     /// To be called when a poll begins: sends what waited for that.
@@ -341,6 +370,9 @@ impl Core {
     /// Sends what waits for the application's next call.
     #[inline]
     pub fn send_waiting(&mut self, now: Instant) {
+        if self.row.waits() {
+            self.transmit(now);
+        }
         if let Some(port) = &mut self.port
             && port.is_waiting()
         {
@@ -351,7 +383,7 @@ impl Core {
     /// Whether something waits for the application's next call.
     #[inline]
     pub fn is_waiting(&self) -> bool {
-        self.port.as_ref().is_some_and(Port::is_waiting)
+        self.row.waits() || self.port.as_ref().is_some_and(Port::is_waiting)
     }
 
     /// Lets timers run out, after what has arrived: an acknowledgement that lies here unread is not overdue,
@@ -378,6 +410,7 @@ impl Core {
     fn leave_word(&mut self, now: Instant) {
         if let Some(port) = &mut self.port
             && !self.more
+            && !self.row.waits()
             && !port.is_waiting()
         {
             port.leave_word(now);

@@ -160,6 +160,14 @@ impl Hold {
         self.note_post(now, sent, waits);
     }
 
+    /// A post of a row has ended: how long it took says nothing of when the program comes back.
+    #[inline]
+    pub fn ended(&mut self, now: Instant) {
+        if let Some(left) = &mut self.left {
+            left.at = now;
+        }
+    }
+
     #[inline]
     fn note_post(&mut self, now: Instant, sent: bool, waits: bool) {
         if sent {

@@ -164,7 +164,8 @@ impl Host {
     /// Calls the NIC, then sends what became ready and delivers events. For creating, changing and
     /// destroying objects.
     pub fn control<R>(&self, f: impl FnOnce(&mut Nic, Instant) -> R) -> R {
-        self.call(f, |core, now| {
+        // What was posted before is sent before: a queue pair may be gone afterwards.
+        self.call(Core::send_waiting, f, |core, now| {
             core.transmit(now);
         })
     }
@@ -172,17 +173,19 @@ impl Host {
     /// The same, for posting work requests.
     #[inline]
     pub fn post<R>(&self, f: impl FnOnce(&mut Nic, Instant) -> R) -> R {
-        self.call(f, Core::transmit_post)
+        self.call(|_, _| (), f, Core::transmit_post)
     }
 
     #[inline]
     fn call<R>(
         &self,
+        begin: impl FnOnce(&mut Core, Instant),
         f: impl FnOnce(&mut Nic, Instant) -> R,
         transmit: impl FnOnce(&mut Core, Instant),
     ) -> R {
         let core = &mut *self.shared.lock();
         let now = core.clock.now();
+        begin(core, now);
         progress::before_post(self.shared, core);
         let result = f(&mut core.nic, now);
         // A row of posts settles with its first and with the poll, post or tick after its last.

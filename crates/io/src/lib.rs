@@ -54,6 +54,7 @@ mod progress;
 pub mod registry;
 mod rings;
 pub mod roles;
+mod row;
 mod settings;
 pub mod star;
 mod steering;

@@ -22,9 +22,9 @@ pub use crate::guess::Call;
 
 /// Polls within a tick after which the thread leaves its look out: each has made a round, or found what one
 /// before it brought.
-const POLLS_OF_TICK: u32 = 50;
+const POLLS_OF_TICK: u32 = 10;
 /// Looks that are left out in a row.
-const TICKS_LEFT_OUT: u32 = 7;
+const TICKS_LEFT_OUT: u32 = 15;
 /// Scheduling slice of the thread.
 const SLICE: StdDuration = StdDuration::from_micros(100);
 
@@ -172,7 +172,9 @@ pub fn run(shared: &Shared) {
             Next::Spin => {
                 // Of who rings, but not of who sends a datagram, it is known whether its processor was
                 // shared: a spin elsewhere that finds nothing is none that the sender was kept from ending.
-                if let Some(found) = spin(shared, &mut load)
+                let spun = spin(shared, &mut load);
+                load.fruitful = spun == Some(true);
+                if let Some(found) = spun
                     && (found || by.socket)
                 {
                     load.has_spun(found);
@@ -291,7 +293,8 @@ fn round(
     // One frame is a request that its sender waits for. Streams fare better on its processor; of those that
     // have a bell rung for each frame, few are answered.
     let is_request = done.frames == 1 && (woken.socket || (woken.bell && done.answered));
-    if done.frames > 1 {
+    // Of datagrams it is not known whose processor they wake the thread on; spins in vain tell, one by one.
+    if done.frames > 1 && !woken.socket {
         load.aside.is_stream();
     }
     let (next, silenced) = core.guess.found(now, found, |shares| load.may_spin(now, is_request, shares));
@@ -346,7 +349,7 @@ fn spin(shared: &Shared, load: &mut AppLoad) -> Option<bool> {
         let Some(mut core) = shared.core.try_visit() else { continue };
         looks = looks.wrapping_add(1);
         let now = core.clock.now();
-        let last = *last_frame.get_or_insert(now);
+        let mut last = *last_frame.get_or_insert(now);
         let done = core.round(false);
         count(&mut core, |counters| {
             counters.note_round_of_thread(done.frames);
@@ -354,6 +357,8 @@ fn spin(shared: &Shared, load: &mut AppLoad) -> Option<bool> {
         });
         vain_since = (done.frames == 0).then_some(now);
         if done.frames > 0 {
+            // However long ago the one before was: this thread may have lost its processor meanwhile.
+            last = now;
             last_frame = Some(now);
             (found, fruitful) = (true, true);
         }
@@ -382,6 +387,8 @@ struct AppLoad {
     aside: Aside,
     /// When this thread last began to wait.
     rests_since: Instant,
+    /// Its last spin found frames.
+    fruitful: bool,
 }
 
 /// What the process had used at a time.
@@ -421,14 +428,22 @@ impl AppLoad {
     fn new() -> AppLoad {
         let alone = std::thread::available_parallelism().is_ok_and(|n| n.get() == 1);
         let last = Usage::now(clock::monotonic_ns());
-        AppLoad { last, busy: true, works: true, alone, aside: Aside::default(), rests_since: Instant::ZERO }
+        AppLoad {
+            last,
+            busy: true,
+            works: true,
+            alone,
+            aside: Aside::default(),
+            rests_since: Instant::ZERO,
+            fruitful: false,
+        }
     }
 
     /// Whether this thread, woken by one request or not, may spin for what comes next. On the processor of
     /// who rang it would only keep that one from going on. Where others want the processor time and again
     /// when a spin would have found something, it moves to another.
     fn may_spin(&mut self, now: Instant, by_request: bool, on_senders: bool) -> bool {
-        let is_free = !self.is_busy(false) && !on_senders;
+        let is_free = !self.is_busy(self.fruitful) && !on_senders;
         let in_vain = by_request && now.since(self.rests_since) < SPIN;
         is_free || (in_vain && self.has_spun(false))
     }
@@ -445,14 +460,16 @@ impl AppLoad {
         true
     }
 
-    /// Who spins and finds frames bears to be interrupted once in that time: another's thread that looks by
-    /// the clock takes microseconds.
+    /// Who spins and finds frames bears to be interrupted once in that time, and once more: another's thread
+    /// that looks by the clock takes microseconds.
     fn is_busy(&mut self, fruitful: bool) -> bool {
         let wall_ns = clock::monotonic_ns();
-        if wall_ns.saturating_sub(self.last.wall_ns) >= Self::WINDOW_NS {
+        let windows = wall_ns.saturating_sub(self.last.wall_ns) / Self::WINDOW_NS;
+        if windows > 0 {
             let now = Usage::now(wall_ns);
             self.works = now.works_since(self.last);
-            self.busy = self.works || now.is_disturbed_since(self.last, fruitful.into());
+            self.busy =
+                self.works || now.is_disturbed_since(self.last, if fruitful { windows + 1 } else { 0 });
             self.last = now;
         }
         self.busy || self.alone
@@ -490,6 +507,7 @@ mod tests {
             alone: false,
             aside: Aside::default(),
             rests_since: Instant::ZERO,
+            fruitful: false,
         };
         let (soon, late) = (Instant::from_ns(SPIN.as_ns() / 2), Instant::ZERO + SPIN);
         let others = adverb_os::processors::allowed().unwrap().len() > 1;

@@ -75,5 +75,5 @@ pub use silence::{Overdue, SHORTEST_TIMEOUT, Silence, Tolerance};
 pub use star::StarSide;
 pub use star::service;
 pub use work::{
-    Completion, CompletionOp, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, Status, UdAddress,
+    Completion, CompletionOp, Posted, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, Status, UdAddress,
 };

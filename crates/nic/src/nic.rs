@@ -40,7 +40,7 @@ use crate::star::service::Native;
 use crate::state::NicState;
 use crate::transport::rc::irn::config::LossRecovery;
 use crate::transport::receive;
-use crate::work::{Completion, RecvWr, SendWr};
+use crate::work::{Completion, Posted, RecvWr, SendWr};
 use adverb_wire::{Instant, Packet, QpNumber};
 
 /// The NIC. What every call reads stands at the beginning, and at that of [`NicState`]: seven cache
@@ -365,8 +365,28 @@ impl Nic {
             qp.sq.post(qp.num, wr, qp.attr.max_send_wr.into())?
         };
         qp.requester.keep_wr_id(block, wr.wr_id, qp.sq.ring.blocks());
+        self.state.posted.note(wr, qp.sq.signals_all());
         doorbell(pair, &mut self.state, &mut self.ready, now);
         Ok(())
+    }
+
+    /// What was posted since this was last asked, as requests to queue pairs.
+    #[inline]
+    pub fn take_posted(&mut self) -> Posted {
+        core::mem::take(&mut self.state.posted)
+    }
+
+    /// Whether all that there is to send are requests of one connected queue pair, whose path is this one.
+    #[inline]
+    pub fn only_sends_on(&mut self, path: PathId) -> bool {
+        let Some(index) = self.ready.front() else { return false };
+        if self.ready.has_others() || self.some_blocked || self.has_common_work() {
+            return false;
+        }
+        self.qps.at(index).is_some_and(|pair| {
+            let qp = &pair.qp;
+            qp.path == path && qp.is_reliable() && qp.state == QpState::Rts && !pair.owes()
+        })
     }
 
     /// Posts a WQE that a program has built, in the layout of [`crate::queue::wqe`] and as long as its

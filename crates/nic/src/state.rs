@@ -21,7 +21,7 @@ use crate::silence::Tolerance;
 use crate::slab::{Held, Slab};
 use crate::transport::rc::irn::config::IrnConfig;
 use crate::transport::star::registry::Registry;
-use crate::work::{Completion, Sge, Status};
+use crate::work::{Completion, Posted, Sge, Status};
 use adverb_wire::{Duration, Gid, QpNumber};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -79,6 +79,8 @@ pub(crate) struct NicState {
     pub words_by_write: bool,
     /// What may leave for stateless sides, where that is to be checked.
     pub registry: Option<Box<Registry>>,
+    /// Since the driver last asked.
+    pub posted: Posted,
 }
 
 // The second line ends with the row of who is to be notified; what finds a key is one line too.
@@ -136,6 +138,7 @@ impl NicState {
             counters: Counters::default(),
             pending: VecDeque::new(),
             stepped: config.stepped,
+            posted: Posted::default(),
             has_effects: false,
             effects: VecDeque::new(),
             cross: CrossChannels::default(),

@@ -180,6 +180,31 @@ pub struct SendWr<'a> {
     pub xrc_srqn: u32,
 }
 
+/// Send work requests that were posted together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Posted {
+    /// How many.
+    pub requests: u32,
+    /// Bytes of the longest; of READs and atomics, of the answer.
+    pub longest: u64,
+    /// One of them asks for a completion.
+    pub signaled: bool,
+}
+
+impl Posted {
+    /// Counts one.
+    #[inline]
+    pub(crate) fn note(&mut self, wr: &SendWr<'_>, signals_all: bool) {
+        self.requests += 1;
+        let bytes = match wr.data {
+            SendData::Sges(list) => list.iter().map(|sge| u64::from(sge.len)).sum(),
+            SendData::Inline(bytes) => bytes.len() as u64,
+        };
+        self.longest = self.longest.max(bytes);
+        self.signaled |= wr.flags.signaled || signals_all;
+    }
+}
+
 /// A receive work request.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvWr<'a> {

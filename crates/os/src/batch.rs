@@ -5,13 +5,15 @@ use crate::socket::{HOP_LIMIT, Run, Socket};
 use std::io;
 use std::net::SocketAddr;
 
-/// Bytes staged before the kernel gets them: about one message of the longest, which the kernel copies while
-/// the nearest caches hold it. With 1 KB a frame or more, it is reached by the last frame of 64 KB.
-const STAGED_MAX: usize = 65_600;
+/// Bytes staged before the kernel gets them: a few messages of the longest. The first frame of a READ answer
+/// is as long as the last one of the answer before, so both are one message where they are staged together;
+/// and the kernel copies them while the caches still hold them.
+const STAGED_MAX: usize = 4 * 65_600;
 /// Room for them and for one frame more.
-const STAGE_LEN: usize = 72 << 10;
-/// Frames that the kernel cuts out of one message (UDP_MAX_SEGMENTS).
-const RUN_FRAMES_MAX: usize = 64;
+const STAGE_LEN: usize = STAGED_MAX + (6 << 10);
+/// Frames that the kernel cuts out of one message (UDP_MAX_SEGMENTS), and how many it did before Linux 6.9.
+const RUN_FRAMES_MAX: usize = 128;
+const RUN_FRAMES_MAX_BEFORE: usize = 64;
 /// Bytes of one message, below what UDP over IPv4 carries.
 const RUN_BYTES_MAX: usize = 65_000;
 /// Bytes of a cache line.
@@ -98,6 +100,7 @@ pub struct Batch {
     /// Runs before this one were sent.
     sent: usize,
     segmentation: bool,
+    frames_max: usize,
 }
 
 impl Default for Batch {
@@ -117,6 +120,7 @@ impl Batch {
             open_run: false,
             sent: 0,
             segmentation: true,
+            frames_max: RUN_FRAMES_MAX,
         }
     }
 
@@ -188,7 +192,7 @@ impl Batch {
             && run.to == way.to
             && (run.traffic_class, run.hop_limit) == (way.traffic_class, way.hop_limit)
             && len <= run.segment
-            && run.frames < RUN_FRAMES_MAX
+            && run.frames < self.frames_max
             && run.len + len <= RUN_BYTES_MAX
         {
             let number = run.frames as u16;
@@ -280,8 +284,12 @@ impl Batch {
                 (0, None) => {}
             }
         }
-        // A kernel or adapter that cannot cut messages apart refuses them every time.
-        self.segmentation &= !delivered;
+        if delivered && run.frames > RUN_FRAMES_MAX_BEFORE {
+            self.frames_max = RUN_FRAMES_MAX_BEFORE;
+        } else {
+            // A kernel or adapter that cannot cut messages apart refuses them every time.
+            self.segmentation &= !delivered;
+        }
     }
 }
 
@@ -394,6 +402,30 @@ mod tests {
     }
 
     #[test]
+    fn an_older_kernel_teaches_how_many_frames_it_cuts_apart() {
+        let [from, to] = [11, 12].map(address);
+        let [a, b] = [from, to].map(|at| Socket::bind_alone(at).unwrap());
+        let stage = |batch: &mut Batch| {
+            (0..128).for_each(|_| batch.stage(&Way::plain(to), 8).1.fill(1));
+            batch.runs.iter().map(|run| run.frames).collect::<Vec<_>>()
+        };
+        // This kernel cuts it apart, or it goes frame by frame.
+        let mut batch = Batch::new();
+        assert_eq!(stage(&mut batch), [128]);
+        let mut tally = Tally::default();
+        assert!(batch.flush(&a, &mut tally, |_, _| {}));
+        assert_eq!((tally.frames, tally.failed), (128, 0));
+        assert_eq!(heard(&b, &mut Inbox::new()).iter().map(|(_, bytes)| bytes.len()).sum::<usize>(), 8 * 128);
+        // One that refuses whatever it is given teaches less each time.
+        a.set(libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
+        let mut batch = Batch::new();
+        for expected in [vec![128], vec![64; 2], vec![1; 64]] {
+            assert_eq!(stage(&mut batch)[..expected.len()], expected);
+            assert!(batch.flush(&a, &mut Tally::default(), |_, _| {}));
+        }
+    }
+
+    #[test]
     fn what_follows_the_header_begins_a_cache_line() {
         let [from, to] = [9, 10].map(address);
         let [a, b] = [from, to].map(|at| Socket::bind_alone(at).unwrap());
@@ -431,9 +463,8 @@ mod tests {
 
     #[test]
     fn there_is_an_end_of_room() {
-        // Messages of 64 frames; it ends between two.
-        let staged = fill(&mut Batch::new(), std::iter::repeat(1000), 1000);
-        assert!((STAGED_MAX..STAGED_MAX + 1000).contains(&staged), "{staged}");
+        let staged = fill(&mut Batch::new(), (0..).map(|i| if i % 10 == 0 { 4001 } else { 4000 }), 4001);
+        assert!((STAGED_MAX..STAGED_MAX + 4001).contains(&staged), "{staged}");
         let way = Way::plain(address(6));
         let mut batch = Batch::new();
         let alone = std::iter::from_fn(|| batch.has_room(1).then(|| batch.stage_alone(&way, 1).len()));
@@ -443,13 +474,20 @@ mod tests {
     #[test]
     fn room_ends_where_messages_do() {
         // WRITEs of 64 KB: the first frame is longer by a header.
-        for (payload, frames) in [(4096, 16), (2048, 32), (1024, 64)] {
+        for (payload, frames) in [(4096, 16), (2048, 32)] {
             let lengths = (0..).map(|i| payload + if i % frames == 0 { 32 } else { 16 });
             let mut batch = Batch::new();
             let staged = fill(&mut batch, lengths, 4352);
-            assert_eq!(staged, frames * (payload + 16) + 16, "{payload}");
-            assert!(batch.runs.len() <= 3 && batch.runs[0].frames == 2, "{:?}", batch.runs);
+            assert_eq!(staged, 4 * (frames * (payload + 16) + 16), "{payload}");
+            let counts: Vec<usize> = batch.runs.iter().map(|run| run.frames).collect();
+            assert_eq!(counts, [2, frames - 2].repeat(4), "{payload}");
         }
+        // READs' answers: the last frame is as long as the first of the next one.
+        let lengths = (0..).map(|i| if i % 16 == 0 || i % 16 == 15 { 4116 } else { 4112 });
+        let mut batch = Batch::new();
+        assert_eq!(fill(&mut batch, lengths, 4352), 4 * (16 * 4112 + 8));
+        let counts: Vec<usize> = batch.runs.iter().map(|run| run.frames).collect();
+        assert_eq!(counts, [2, 13, 3, 13, 3, 13, 3, 13, 1]);
         // What follows in a long one: as long a message as there is, and nothing behind it.
         let mut batch = Batch::new();
         assert_eq!(fill(&mut batch, std::iter::repeat(4112), 4352), 15 * 4112);

@@ -142,6 +142,12 @@ impl Port {
         self.outbox.rings_wait
     }
 
+    /// Whether requests for the socket, if there are any, may wait in their send queue.
+    #[inline]
+    pub fn lets_rows_wait(&self, now: Instant) -> bool {
+        self.udp.in_use(now) && self.slow.is_none() && !self.udp_blocked
+    }
+
     /// Whether something waits for the application's next call.
     #[inline]
     pub fn is_waiting(&self) -> bool {

@@ -55,10 +55,31 @@ pub(super) fn step(qp: &mut Qp, nic: &mut NicState, now: Instant, out: &mut TxFr
             let Some(made) = requester::packet(qp, nic, now, out, window) else {
                 return SendStep::Idle;
             };
+            if made.new && made.last && goes_on(qp, nic) {
+                out.packet.bth.ack_req = false;
+            }
             requester::leave(qp, nic, now, out, made);
             SendStep::Packet
         }
     }
+}
+
+/// Whether an acknowledgement of the packet at hand, the last of its message, need not be asked for: nobody
+/// waits for its completion, and another message follows at once, with which one is asked for (IBTA 9.7.5.1.2
+/// leaves it to the requester). Not so in the last quarter of the window, which must move.
+#[inline]
+fn goes_on(qp: &Qp, nic: &NicState) -> bool {
+    if !qp.sq.has_unfetched() || qp.sq.is_written_by_program() || nic.congestion.ack_every > 0 {
+        return false;
+    }
+    let wqe = qp.requester.loaded();
+    let entry = qp.requester.entry(qp.requester.cursor);
+    if wqe.signaled || !matches!(wqe.op, WqeOp::Write | WqeOp::Send) || entry.packets > 1 {
+        return false;
+    }
+    let next = WqeOp::from_byte(qp.sq.ring.peek(qp.sq.fetched).0);
+    let (window, sent) = (qp.requester.window.packets() as i32, entry.psn.since(qp.requester.una));
+    matches!(next, Some(WqeOp::Write | WqeOp::Send)) && sent < window - window / 4
 }
 
 /// Takes in an ACK, a NAK, a READ response or an atomic's answer.
