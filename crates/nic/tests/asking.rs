@@ -106,3 +106,13 @@ fn a_row_that_nobody_waits_for_is_delivered_though_its_last_packet_is_lost() {
     w.run(Duration::from_ms(1000));
     assert_eq!(to.read(0, 80), from.read(0, 80));
 }
+
+#[test]
+fn who_sends_at_a_rate_asks_with_each() {
+    let mut w = World::with_config(2, 5, |config| {
+        config.congestion = CongestionControl::Dcqcn(DcqcnConfig::default());
+    });
+    let (a, _) = w.pair(QpType::Rc, CAPS, &Link::default());
+    let (from, to) = (w.memory(0, 4096), w.memory(1, 4096));
+    assert_eq!(row(&mut w, (a, &from), &to, 4, &[]), [0, 1, 2, 3]);
+}

@@ -66,10 +66,12 @@ pub(super) fn step(qp: &mut Qp, nic: &mut NicState, now: Instant, out: &mut TxFr
 
 /// Whether an acknowledgement of the packet at hand, the last of its message, need not be asked for: nobody
 /// waits for its completion, and another message follows at once, with which one is asked for (IBTA 9.7.5.1.2
-/// leaves it to the requester). Not so in the last quarter of the window, which must move.
+/// leaves it to the requester). Not so in the last quarter of the window, which must move, nor where packets
+/// are sent at a rate: what follows does not follow at once.
 #[inline]
 fn goes_on(qp: &Qp, nic: &NicState) -> bool {
-    if !qp.sq.has_unfetched() || qp.sq.is_written_by_program() || nic.congestion.ack_every > 0 {
+    let paced = qp.control.is_some() || nic.congestion.ack_every > 0;
+    if !qp.sq.has_unfetched() || qp.sq.is_written_by_program() || paced {
         return false;
     }
     let wqe = qp.requester.loaded();
