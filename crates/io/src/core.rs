@@ -272,14 +272,15 @@ impl Core {
     /// Sends what a post made ready, as far as it need not wait for the next call.
     #[inline]
     pub fn transmit_post(&mut self, now: Instant) {
-        let Core { nic, port, hold, row, .. } = self;
+        let Core { nic, port, hold, row, more, .. } = self;
         let Some(port) = port else {
             self.deliver_events();
             return;
         };
         let posted = nic.take_posted();
         let mut keep = hold.for_post(now);
-        let is_row = keep == Keep::Row && port.lets_rows_wait(now);
+        // Not behind what the last call had no time for.
+        let is_row = keep == Keep::Row && !*more && port.lets_rows_wait(now);
         if is_row && Row::suits(posted) && nic.only_sends_on(UDP_PATH) {
             keep = Keep::Nothing;
             match row.takes(posted) {
