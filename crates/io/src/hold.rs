@@ -163,7 +163,7 @@ impl Hold {
     /// A post of a row has ended: how long it took says nothing of when the program comes back.
     #[inline]
     pub fn ended(&mut self, now: Instant) {
-        if let Some(left) = &mut self.left {
+        if let Some(left @ Left { what: What::Row, .. }) = &mut self.left {
             left.at = now;
         }
     }
@@ -348,6 +348,24 @@ mod tests {
         assert_eq!(hold.deadline(), at(1500));
         assert!(hold.poll_begins(at(1030)), "now it is late");
         assert_eq!(hold.for_arrivals(), Keep::Nothing);
+    }
+
+    #[test]
+    fn how_long_a_post_takes_is_not_the_programs_delay_but_an_acknowledgement_waits_no_longer_for_it() {
+        let mut hold = Hold::default();
+        row(&mut hold, 0, 10, 1);
+        assert_eq!(hold.for_post(at(100)), Keep::Row);
+        hold.posted(at(100), true, false);
+        hold.ended(at(150));
+        hold.posted(at(151), true, true);
+        assert_eq!(hold.for_post(at(152)), Keep::Row, "still trusted");
+        hold.poll_begins(at(152));
+        hold.acknowledges(at(153), true, false);
+        // A post of receives.
+        hold.posted(at(160), false, true);
+        hold.ended(at(170));
+        assert_eq!(hold.deadline(), at(653));
+        assert!(hold.thread_looks(at(174)));
     }
 
     #[test]

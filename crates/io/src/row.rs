@@ -4,8 +4,8 @@
 
 use adverb_nic::Posted;
 
-/// Requests of a row that wait at most: with fewer the sender pays for more calls, with more the receiver
-/// stands idle (the notebook's "rows of small messages over UDP").
+/// Requests of a row that wait at most: with half as many a sender of 100 pays for one more call
+/// (the notebook's "rows of small messages over UDP, again").
 const REQUESTS_MAX: u32 = 96;
 /// Requests without a completion, after which one with a completion ends the row: the program waits for that.
 const LONG: u32 = 8;

@@ -482,6 +482,11 @@ mod tests {
             let counts: Vec<usize> = batch.runs.iter().map(|run| run.frames).collect();
             assert_eq!(counts, [2, frames - 2].repeat(4), "{payload}");
         }
+        // Of 1 KB a frame, what follows the second is as long a message as there is: one WRITE at a time.
+        let lengths = (0..).map(|i| 1024 + if i % 64 == 0 { 32 } else { 16 });
+        let mut batch = Batch::new();
+        assert_eq!(fill(&mut batch, lengths, 4352), 64 * (1024 + 16) + 16);
+        assert_eq!(batch.runs.iter().map(|run| run.frames).collect::<Vec<_>>(), [2, 62]);
         // READs' answers: the last frame is as long as the first of the next one.
         let lengths = (0..).map(|i| if i % 16 == 0 || i % 16 == 15 { 4116 } else { 4112 });
         let mut batch = Batch::new();
