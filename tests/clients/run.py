@@ -6,6 +6,7 @@
     tests/clients/run.py --without older/  all but those whose name contains the text
     tests/clients/run.py --long          those too that take long and show little more
     tests/clients/run.py --starved       beside a load of ten tasks for each processor (starve.py), with longer time limits
+    tests/clients/run.py --starved --of 3  beside a third of that load: two more such runs bring the rest
     tests/clients/run.py --list          names only
 
 Each case prints one line. The last line is `N passed, N failed, N skipped`; the exit status is 1 on any failure.
@@ -69,6 +70,7 @@ def main():
     parser.add_argument("--long", action="store_true", help="the cases of make test-long too")
     parser.add_argument("--list", action="store_true", help="print the names and the notes, run nothing")
     parser.add_argument("--starved", action="store_true", help="beside a load of ten tasks for each processor")
+    parser.add_argument("--of", type=int, default=1, metavar="RUNS", help="starved runs at once, which share the load")
     options = parser.parse_args()
 
     cases = [case for suite in SUITES for case in suite.cases()]
@@ -95,7 +97,7 @@ def main():
         return 2
     if options.starved:
         harness.Case.time_scale = starve.TIME_SCALE
-        with starve.Load() as load:
+        with starve.Load(options.of) as load:
             passed, failed, skipped = harness.run_cases(cases, before_each=load.check)
     else:
         passed, failed, skipped = harness.run_cases(cases)

@@ -14,13 +14,17 @@ TIME_SCALE = 12
 
 
 class Load:
-    """The load, as long as the `with` block lasts."""
+    """The load, as long as the `with` block lasts; a part of it, rounded up, where `runs` of these stand beside each
+    other."""
+
+    def __init__(self, runs=1):
+        self.runs = runs
 
     def __enter__(self):
         binary = compile_c("load", libraries=())
         self.dir = os.path.join(WORK, "load")
         os.makedirs(self.dir, exist_ok=True)
-        factor = max(len(os.sched_getaffinity(0)) / 2, 0.5)
+        factor = max(len(os.sched_getaffinity(0)) / 2, 0.5) / self.runs
         argv = [binary, *(str(max(round(count * factor), 1)) for count in KINDS.values())]
         self.log = os.path.join(self.dir, "log")
         with open(self.log, "wb") as log:

@@ -183,7 +183,8 @@ pub fn run(shared: &Shared) {
             Next::Wait { until, socket } => {
                 load.rests_since = now;
                 shared.member.leave_word(Word::Rests, socket.into());
-                woken = rest(shared, &mut set, &mut alarm, &mut clock, (now, until));
+                let polls = || shared.state.polls.load(Ordering::Relaxed);
+                woken = rest(polls, &mut set, &mut alarm, &mut clock, (now, until));
                 shared.member.leave_word(Word::Rests, 0);
                 if woken.bell {
                     shared.member.bell().quieten();
@@ -194,15 +195,15 @@ pub fn run(shared: &Shared) {
 }
 
 /// Waits from `now` until one of the set is ready, or until then; and on, a few ticks more, while the
-/// application polls so often that a look would find nothing, but take the lock from it.
+/// application polls so often that a look would find nothing, but take the lock from it. `polls` counts how
+/// often it did.
 fn rest(
-    shared: &Shared,
+    mut polls: impl FnMut() -> u32,
     set: &mut sys::WaitSet,
     alarm: &mut Option<Alarm>,
     clock: &mut Clock,
     (mut now, mut until): (Instant, Option<Instant>),
 ) -> Woken {
-    let polls = || shared.state.polls.load(Ordering::Relaxed);
     let mut left = TICKS_LEFT_OUT;
     loop {
         let before = polls();
@@ -496,6 +497,42 @@ mod tests {
             assert_eq!(now.works_since(before) || now.is_disturbed_since(before, borne), expected, "{now:?}");
         }
     }
+
+    /// Waits with an eventfd in place of the bell while each tick counts so many polls more; returns what ended
+    /// it and the ticks that went by.
+    fn rest_beside(polls_of_tick: u32, rings: bool, with_alarm: bool) -> (Woken, u32) {
+        let bell = adverb_os::wake::EventFd::new().unwrap();
+        if rings {
+            bell.ring();
+        }
+        let mut set = sys::WaitSet::default();
+        set.add(bell.fd(), false);
+        let mut alarm = with_alarm.then(|| Alarm::new().unwrap());
+        let mut clock = Clock::start();
+        let now = clock.now();
+        let mut looks = 0;
+        let polls = || {
+            looks += 1;
+            looks / 2 * polls_of_tick
+        };
+        let woken = rest(polls, &mut set, &mut alarm, &mut clock, (now, Some(now + TICK)));
+        (woken, looks.div_ceil(2))
+    }
+
+    #[test]
+    fn the_thread_leaves_looks_out_while_the_application_polls_but_not_for_ever() {
+        for with_alarm in [false, true] {
+            let most = TICKS_LEFT_OUT + 1;
+            for (polls, expected) in [(0, 1), (POLLS_OF_TICK - 1, 1), (POLLS_OF_TICK, most), (1_000, most)] {
+                let (woken, ticks) = rest_beside(polls, false, with_alarm);
+                assert!(!woken.bell && !woken.socket);
+                assert_eq!(ticks, expected, "{polls} polls a tick, alarm {with_alarm}");
+            }
+            let (woken, _) = rest_beside(1_000, true, with_alarm);
+            assert!(woken.bell && !woken.socket);
+        }
+    }
+
     #[test]
     fn the_thread_leaves_a_senders_processor_that_it_was_woken_on_time_and_again() {
         // Taken for ever to be as it is here: the load is not looked at again.
