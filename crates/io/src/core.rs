@@ -5,7 +5,7 @@ use crate::board::Board;
 use crate::cm::OnCmEvent;
 use crate::doorbells::Doorbells;
 use crate::guess::Guess;
-use crate::hold::{Hold, Keep};
+use crate::hold::{Hold, Keep, Waking};
 use crate::host::TOLERANCE;
 use crate::port::{Port, UDP_PATH};
 use crate::roles::{OnOutcome, hear};
@@ -232,11 +232,11 @@ impl Core {
         }
     }
 
-    /// Whether the next transmission may leave that to a call that follows soon.
+    /// How transmissions wake them from now on.
     #[inline]
-    pub fn settle_later(&mut self, later: bool) {
+    pub fn wake(&mut self, waking: Waking) {
         if let Some(port) = &mut self.port {
-            port.settle_later = later;
+            port.waking = waking;
         }
     }
 

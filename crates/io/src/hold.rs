@@ -53,6 +53,17 @@ pub enum Keep {
     Row,
 }
 
+/// Which receivers in shared memory are woken as a transmission ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Waking {
+    /// All that sleep, which takes a fence.
+    Surely,
+    /// Those that are seen to sleep. One that falls asleep at this moment is left to a call that follows.
+    Seen,
+    /// None: a call follows, or the thread's tick.
+    Later,
+}
+
 /// What waited, or could have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum What {
@@ -232,6 +243,16 @@ impl Hold {
         self.crowded_until = now + CROWDED;
     }
 
+    /// How a post wakes receivers in shared memory, in a row of posts or not. Where processors are short, who
+    /// is woken by one of a row takes the processor from the poster, and sleeps again before the next.
+    #[inline]
+    pub fn waking(&self, now: Instant, in_a_row: bool) -> Waking {
+        if !in_a_row {
+            return Waking::Surely;
+        }
+        if now < self.crowded_until { Waking::Later } else { Waking::Seen }
+    }
+
     /// The application asks for an event, or says that it will sleep.
     #[cold]
     pub fn expects_sleep(&mut self) {
@@ -333,6 +354,15 @@ mod tests {
         tries(&mut hold, 200_000);
         assert!(answer(&mut hold, 201_000, 300));
         assert_eq!(tries(&mut hold, 202_000), PENALTY_MIN + NEEDED);
+    }
+
+    #[test]
+    fn a_row_wakes_its_receivers_when_it_ends_where_processors_are_short() {
+        let mut hold = Hold::default();
+        assert_eq!([false, true].map(|row| hold.waking(at(5), row)), [Waking::Surely, Waking::Seen]);
+        hold.note_crowded(at(5));
+        assert_eq!([false, true].map(|row| hold.waking(at(19_000), row)), [Waking::Surely, Waking::Later]);
+        assert_eq!(hold.waking(at(5) + CROWDED, true), Waking::Seen);
     }
 
     #[test]

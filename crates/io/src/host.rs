@@ -8,6 +8,7 @@ use crate::device::{DeviceInfo, devices};
 use crate::directory::{Member, folder_of};
 use crate::error::OpenError;
 use crate::fork;
+use crate::hold::Waking;
 use crate::life::Lives;
 use crate::looks;
 use crate::notes::Notes;
@@ -189,9 +190,9 @@ impl Host {
         progress::before_post(self.shared, core);
         let result = f(&mut core.nic, now);
         // A row of posts settles with its first and with the poll, post or tick after its last.
-        core.settle_later(progress::in_a_row(core));
+        core.wake(core.hold.waking(now, progress::in_a_row(core)));
         transmit(core, now);
-        core.settle_later(false);
+        core.wake(Waking::Surely);
         self.after(core, Call::Post);
         result
     }

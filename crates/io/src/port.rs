@@ -10,6 +10,7 @@ mod slow;
 
 use crate::counters::IoCounters;
 use crate::directory::{Slot, Word};
+use crate::hold::Waking;
 use crate::life::Lives;
 use crate::locals::{Locals, complain};
 use crate::notes::Notes;
@@ -79,8 +80,8 @@ pub struct Port {
     word_left: Instant,
     /// The socket was asked last time, and had nothing; and nothing has left through it since.
     udp_empty: bool,
-    /// Another post is likely to follow at once, so waking sleepers for certain can wait for it.
-    pub settle_later: bool,
+    /// How a transmission wakes who sleeps beside a ring.
+    pub waking: Waking,
     locals: Locals,
     steering: Steering,
     /// Lines about injected frames, where a trace was asked for.
@@ -134,7 +135,7 @@ impl Port {
             udp_skipped: 0,
             word_left: Instant::ZERO,
             udp_empty: false,
-            settle_later: false,
+            waking: Waking::Surely,
             locals: Locals::new(own),
             steering,
             complaints: settings.trace.then(|| Seldom::new(COMPLAINTS, Duration::from_ms(1000))),
@@ -268,9 +269,9 @@ impl Port {
             self.flush_slow(now, nic);
         }
         if !self.let_rings_wait(nic) {
-            self.rings.publish(&mut self.counters);
+            self.rings.publish(self.waking != Waking::Later, &mut self.counters);
         }
-        if !self.settle_later {
+        if self.waking == Waking::Surely {
             self.settle();
         }
         if !self.is_socket_due(now) {
@@ -487,7 +488,7 @@ impl Port {
             nic.set_words_by_write(udp.decides_atomics());
         }
         if handed_on {
-            self.rings.publish(&mut self.counters);
+            self.rings.publish(true, &mut self.counters);
         }
         if astray {
             // Its owner looks after its way when it takes the frame.

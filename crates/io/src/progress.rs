@@ -498,8 +498,8 @@ mod tests {
         }
     }
 
-    /// Waits with an eventfd in place of the bell while each tick counts so many polls more; returns what ended
-    /// it and the ticks that went by.
+    /// Waits with an eventfd in place of the bell while each tick counts so many polls more; returns what
+    /// ended it and the ticks that went by.
     fn rest_beside(polls_of_tick: u32, rings: bool, with_alarm: bool) -> (Woken, u32) {
         let bell = adverb_os::wake::EventFd::new().unwrap();
         if rings {

@@ -220,11 +220,8 @@ impl Rings {
             ring.dirty = true;
             self.dirty.push(to);
         }
-        if ring.producer.unpublished() >= PUBLISH_BYTES {
-            let open = self.publish_one(to, counters);
-            if !open {
-                return Sent::Dropped;
-            }
+        if ring.producer.unpublished() >= PUBLISH_BYTES && !self.publish_one(to, true, counters) {
+            return Sent::Dropped;
         }
         self.after_push(to, counters)
     }
@@ -244,7 +241,7 @@ impl Rings {
         if let Some(Outbound::Open(ring)) = &mut self.outbound[to.index()] {
             ring.urgent = true;
         }
-        if !self.publish_one(to, counters) {
+        if !self.publish_one(to, true, counters) {
             return Sent::Dropped;
         }
         let Some(Outbound::Open(ring)) = &mut self.outbound[to.index()] else { return Sent::Dropped };
@@ -335,8 +332,8 @@ impl Rings {
         }
     }
 
-    /// Shows one receiver its frames and wakes it if it sleeps. False if another process has the slot now.
-    fn publish_one(&mut self, to: Slot, counters: &mut IoCounters) -> bool {
+    /// Shows one receiver its frames and `wakes` it if it sleeps. False if another process has the slot now.
+    fn publish_one(&mut self, to: Slot, wakes: bool, counters: &mut IoCounters) -> bool {
         let Some(Outbound::Open(ring)) = &mut self.outbound[to.index()] else { return false };
         if self.member.generation_of(to) != ring.generation {
             self.outbound[to.index()] = None;
@@ -344,7 +341,9 @@ impl Rings {
             return false;
         }
         ring.producer.publish();
-        ring_if_armed(&self.member, to, ring.urgent, ring.generation, &mut ring.bell, counters);
+        if wakes {
+            ring_if_armed(&self.member, to, ring.urgent, ring.generation, &mut ring.bell, counters);
+        }
         if !ring.unsettled {
             ring.unsettled = true;
             self.unsettled.push(to);
@@ -358,16 +357,16 @@ impl Rings {
         self.unshown.is_acks_only()
     }
 
-    /// Shows all receivers their frames, and wakes those that sleep. A receiver that falls asleep at this
-    /// very moment may be missed: [`settle`](Self::settle) has to follow soon.
+    /// Shows all receivers their frames, and `wakes` those that sleep. A receiver that falls asleep at this
+    /// very moment may be missed: [`settle`](Self::settle) has to follow soon, which wakes the others too.
     #[inline]
-    pub fn publish(&mut self, counters: &mut IoCounters) {
+    pub fn publish(&mut self, wakes: bool, counters: &mut IoCounters) {
         self.unshown = Unshown::default();
         while let Some(to) = self.dirty.pop() {
             if let Some(Outbound::Open(ring)) = &mut self.outbound[to.index()] {
                 ring.dirty = false;
                 if ring.producer.unpublished() > 0 {
-                    self.publish_one(to, counters);
+                    self.publish_one(to, wakes, counters);
                 }
             }
         }
@@ -600,6 +599,34 @@ fn drain(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_sleeper_is_woken_with_its_frames_or_when_a_row_of_them_has_settled() {
+        let folder = std::env::temp_dir().join(format!("adverb-rings-{}", std::process::id()));
+        let address: std::net::IpAddr = [127, 0, 3, 77].into();
+        let (member, ()) = Member::claim(&folder, address, |_, _| Ok(())).unwrap();
+        let member = Arc::new(member);
+        let (own, counters) = (member.slot(), &mut IoCounters::default());
+        let mut rings = Rings::new(Arc::clone(&member), Gid::from(address));
+        // Whether it is woken with each of three frames, and how often it was by then, and after settling.
+        for (wakes, rung, settled) in [(true, 1, 1), (false, 1, 2), (true, 3, 3)] {
+            member.own_armed().store(ANYTHING, Ordering::Relaxed);
+            for _ in 0..3 {
+                assert_eq!(rings.send_bytes(own, &[7; 64], counters), Sent::Queued);
+                rings.publish(wakes, counters);
+            }
+            assert_eq!(counters.bells_rung, rung);
+            rings.settle(counters);
+            assert_eq!(counters.bells_rung, settled);
+            rings.settle(counters);
+            assert_eq!(counters.bells_rung, settled, "once is enough");
+        }
+        let mut found = 0;
+        rings.receive(counters, |_, _| found += 1);
+        assert_eq!(found, 9);
+        drop((rings, member));
+        std::fs::remove_dir_all(folder).unwrap();
+    }
 
     #[test]
     fn who_takes_nothing_out_is_given_up_once_and_not_while_it_is_excused() {
