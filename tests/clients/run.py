@@ -72,6 +72,8 @@ def main():
     parser.add_argument("--starved", action="store_true", help="beside a load of ten tasks for each processor")
     parser.add_argument("--of", type=int, default=1, metavar="RUNS", help="starved runs at once, which share the load")
     options = parser.parse_args()
+    if options.of < 1 or (options.of > 1 and not options.starved):
+        parser.error("--of takes a number of runs from 1 on, of --starved ones")
 
     cases = [case for suite in SUITES for case in suite.cases()]
     # Whoever names a case means it.

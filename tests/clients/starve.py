@@ -14,8 +14,8 @@ TIME_SCALE = 12
 
 
 class Load:
-    """The load, as long as the `with` block lasts; a part of it, rounded up, where `runs` of these stand beside each
-    other."""
+    """The load, as long as the `with` block lasts. Where `runs` of these stand beside each other, each brings its part: at
+    least one task of each kind."""
 
     def __init__(self, runs=1):
         self.runs = runs

@@ -232,9 +232,9 @@ impl Core {
         }
     }
 
-    /// How transmissions wake them from now on.
+    /// How transmissions wake receivers beside rings from now on.
     #[inline]
-    pub fn wake(&mut self, waking: Waking) {
+    pub fn set_waking(&mut self, waking: Waking) {
         if let Some(port) = &mut self.port {
             port.waking = waking;
         }

@@ -159,7 +159,7 @@ impl Hold {
             return self.note_post(now, sent, waits);
         };
         let soon = now.since(left.at) < SOON;
-        let is_crowded = now < self.crowded_until;
+        let is_crowded = self.is_crowded(now);
         match left.what {
             What::Acks if sent || !soon => self.acks.judge(soon, left.held, is_crowded),
             What::Row if sent && soon => self.posts.came(false),
@@ -198,7 +198,7 @@ impl Hold {
         }
         let Some(left) = self.left else { return true };
         let soon = now.since(left.at) < SOON;
-        let is_crowded = now < self.crowded_until;
+        let is_crowded = self.is_crowded(now);
         match left.what {
             What::Row => self.posts.judge(soon, left.held, is_crowded),
             What::Acks if soon => return false,
@@ -228,7 +228,7 @@ impl Hold {
         if now.since(left.at) < SOON {
             return false;
         }
-        let held = left.held && now >= self.crowded_until;
+        let held = left.held && !self.is_crowded(now);
         match left.what {
             What::Acks => self.acks.failed(held),
             What::Row => self.posts.failed(held),
@@ -243,6 +243,12 @@ impl Hold {
         self.crowded_until = now + CROWDED;
     }
 
+    /// Whether it probably has that still.
+    #[inline]
+    fn is_crowded(&self, now: Instant) -> bool {
+        now < self.crowded_until
+    }
+
     /// How a post wakes receivers in shared memory, in a row of posts or not. Where processors are short, who
     /// is woken by one of a row takes the processor from the poster, and sleeps again before the next.
     #[inline]
@@ -250,7 +256,7 @@ impl Hold {
         if !in_a_row {
             return Waking::Surely;
         }
-        if now < self.crowded_until { Waking::Later } else { Waking::Seen }
+        if self.is_crowded(now) { Waking::Later } else { Waking::Seen }
     }
 
     /// The application asks for an event, or says that it will sleep.

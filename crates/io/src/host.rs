@@ -190,9 +190,9 @@ impl Host {
         progress::before_post(self.shared, core);
         let result = f(&mut core.nic, now);
         // A row of posts settles with its first and with the poll, post or tick after its last.
-        core.wake(core.hold.waking(now, progress::in_a_row(core)));
+        core.set_waking(core.hold.waking(now, progress::in_a_row(core)));
         transmit(core, now);
-        core.wake(Waking::Surely);
+        core.set_waking(Waking::Surely);
         self.after(core, Call::Post);
         result
     }

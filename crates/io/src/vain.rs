@@ -10,7 +10,7 @@ use adverb_os::sys;
 use std::cell::Cell;
 use std::time::Duration;
 
-/// Empty polls in a row that are taken together: some 4 us, or 15 where each looks at a socket.
+/// Empty polls in a row that are taken together: some 4 us.
 pub const ROW: u32 = 64;
 /// Rows between two looks at how the thread is scheduled.
 const ROWS_PER_LOOK: u32 = 64;
