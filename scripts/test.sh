@@ -356,10 +356,12 @@ done
 # Every skip once more, together, with its reason.
 for name in "${chosen[@]}"; do cat "$logs/$name.log" 2>/dev/null; done |
     sed -nE 's/^(skip |SKIPPED: )/skipped: /p' | sort | uniq | head -n 200
-# Every failure once more, where whoever sees only the end of the output finds it: its name, and what a test of cargo's said.
+# Every failure once more, where whoever sees only the end of the output finds it: its name, and what was printed with it.
 for name in "${chosen[@]}"; do
     [ -f "$logs/$name.counts" ] && [ "$(cut -d ' ' -f 2 "$logs/$name.counts")" != 0 ] || continue
     failures "$logs/$name.log" | sed "s/^/failed: $name: /"
+    # What a runner of cases says below the name of one that failed.
+    awk '/^  \| / { if (left-- > 0) print; next } { left = /^FAIL / ? 24 : 0 }' "$logs/$name.log" | head -n 120 | cut -c -300
     awk '/^thread .* panicked at / { left = 5 } left-- > 0' "$logs/$name.log" | head -n 60 | cut -c -300 | sed 's/^/  | /'
 done
 room 200

@@ -16,9 +16,10 @@ from suite_rdmacm import LOSS, alive, expect_counters, listens, start
 NOTES = (
     "fio's verb=send wants a receiver that has posted enough: fio passes 0 as rnr_retry_count",
     "nor are qperf's datagrams: it makes an address handle without a GRH, which no RoCE device takes",
-    "fi_pingpong over verbs;ofi_rxm may end, after all its rows, with a flushed request: the acknowledgement of its last "
-    "one is lost, and its server has gone; or the server waits for ever, once in 20 runs of a busy host. Why is not known "
-    "for sure; such ends are said in the case's line",
+    "fi_pingpong over verbs;ofi_rxm may end, after all its rows, with a flushed request, or its server may wait for ever: "
+    "where its last completion and its peer's disconnection both came while it had no processor, libfabric may hear of the "
+    "latter first, and destroys the queue pair, which drops completions that have not been polled, as mlx5's driver does. "
+    "Such ends are said in the case's line",
 )
 MEGABYTE = 1 << 20
 SERVER_WAITS_S = 20
@@ -115,7 +116,6 @@ def libfabric(provider, endpoint, options=(), more=()):
         room.wait_listening(server, 47592)
         client = room.adverb("client", [*argv, HOSTS[0]], HOSTS[1], (*options, "--counters", paths[1]), wire.names[1])
         status = room.wait_exit(client)
-        require_text(client.output(), r"^4k\s+50\s+=50\s", "fi_pingpong")
         gone = time.monotonic()
         room.wait_until("end of the server", lambda: server.popen.poll() is not None
                         or (manages and status == 0 and time.monotonic() - gone > SERVER_WAITS_S))
@@ -123,11 +123,13 @@ def libfabric(provider, endpoint, options=(), more=()):
             room.note(f"the server waited {SERVER_WAITS_S} s for a client that had ended well; once more")
             server.kill()
             return False
-        room.expect_success(server)
-        if status and not (manages and "Work Request Flushed Error" in client.output()):
-            raise Fail(f"the client exited with {status}")
-        if status:
-            room.note("the client's last request was flushed when the server had gone")
+        for proc in (server, client):
+            require_text(proc.output(), r"^4k\s+50\s+=50\s", "fi_pingpong")
+            status = proc.popen.returncode
+            if status and not (manages and "Work Request Flushed Error" in proc.output()):
+                raise Fail(f"{proc.label} exited with {status}")
+            if status:
+                room.note(f"the {proc.label}'s last request was flushed when its peer had gone")
         return True
 
     def run(room):

@@ -19,7 +19,6 @@ use crate::rings::Rings;
 use crate::roles;
 use crate::settings::{Congestion, Settings, StarTrust, Transport};
 use crate::udp::Udp;
-use crate::vain;
 use adverb_nic::cm::CmConfig;
 use adverb_nic::{
     Completion, CongestionControl, CqId, DcqcnConfig, Error, IrnConfig, Nic, NicConfig, PathId, QpId,
@@ -211,37 +210,6 @@ impl Host {
     /// A queue pair was reset: its doorbell records begin again at 0, if it has some.
     pub fn reset_doorbells(&self, qp: QpId) {
         self.shared.lock().doorbells.reset(qp);
-    }
-
-    /// Takes up to `max` completions: those already there, or, if there are none, those that one round of
-    /// progress brings.
-    #[inline]
-    pub fn poll(&self, cq: CqId, max: usize, mut out: impl FnMut(Completion)) -> Result<usize, Error> {
-        let mut guard = self.shared.lock();
-        let core = &mut *guard;
-        core.settle();
-        core.poll_begins();
-        let mut count = core.take(cq, max, &mut out)?;
-        if count == 0 {
-            count = core.round_for(cq, max, &mut out)?;
-        }
-        let ended = self.shared.registry.is_some() && core.nic.memory().has_ended_windows();
-        self.after(core, if count == 0 { Call::EmptyPoll } else { Call::FullPoll });
-        core.polls_in_vain = if count == 0 { core.polls_in_vain + 1 } else { 0 };
-        if core.polls_in_vain == vain::ROW {
-            core.polls_in_vain = 0;
-            drop(guard);
-            if vain::row() {
-                let core = &mut *self.shared.lock();
-                core.hold.note_crowded(core.clock.now());
-            }
-        } else {
-            drop(guard);
-        }
-        if ended {
-            self.settle_windows();
-        }
-        Ok(count)
     }
 
     /// Asks for an event at the next completion (or the next solicited one). The caller will probably

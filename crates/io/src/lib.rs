@@ -9,7 +9,7 @@
 //! facade mounts                  what programs find in sysfs and /dev; a mount namespace that shows it
 //! host core fork                 the NIC, its lock, its rounds, its process's end
 //! progress guess aside           who makes the rounds, the application or a thread, and where that runs
-//! vain                           callers that let others run
+//! poll vain                      a program's polls; callers that let others run
 //! doorbells                      send queues that programs ring through memory
 //! port payload counters          where frames leave and enter
 //! board                          what is counted, for others to read
@@ -47,6 +47,7 @@ pub mod looks;
 pub mod mounts;
 pub mod notes;
 mod payload;
+mod poll;
 mod port;
 mod ports;
 pub mod program;
