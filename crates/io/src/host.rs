@@ -21,8 +21,8 @@ use crate::settings::{Congestion, Settings, StarTrust, Transport};
 use crate::udp::Udp;
 use adverb_nic::cm::CmConfig;
 use adverb_nic::{
-    Completion, CongestionControl, CqId, DcqcnConfig, Error, IrnConfig, Nic, NicConfig, PathId, QpId,
-    StarConfig, TcpConfig, TimelyConfig, Tolerance,
+    CongestionControl, CqId, DcqcnConfig, Error, IrnConfig, Nic, NicConfig, PathId, QpId, StarConfig,
+    TcpConfig, TimelyConfig, Tolerance,
 };
 use adverb_os::capture::Capture;
 use adverb_os::choice::PathPolicy;
