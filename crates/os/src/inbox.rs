@@ -3,9 +3,11 @@
 
 use crate::batch::{LINE, before_line};
 use crate::socket::{BATCH, Call, Control, Socket, decode, no_message};
+use crate::sys::wait_readable;
 use std::io;
 use std::mem::{MaybeUninit, size_of, zeroed};
 use std::net::SocketAddr;
+use std::time::Duration;
 
 /// Bytes of one received message, at most: what UDP can carry, coalesced segments included.
 const MESSAGE_MAX: usize = 1 << 16;
@@ -14,8 +16,6 @@ const MESSAGE_MAX: usize = 1 << 16;
 const WARM: usize = 2 * MESSAGE_MAX;
 /// Messages of one frame each, one at a time, after which the kernel is told to put none together any more.
 const CALM: u32 = 64;
-/// The same, after which no message is left that it had put together before.
-const QUIET: u32 = 2 * CALM;
 
 /// One received message: frames of `segment` bytes each, the last one possibly shorter.
 #[derive(Clone, Copy, Debug)]
@@ -84,7 +84,7 @@ pub struct Inbox {
     stepwise: bool,
     /// It has the kernel put frames together only while they come in company.
     lone: bool,
-    /// Messages of one frame that came alone, in a row; no more than [`QUIET`].
+    /// Messages of one frame that came alone, in a row; [`CALM`] from when on the kernel puts none together.
     alone: u32,
 }
 
@@ -162,7 +162,7 @@ impl Socket {
             return self.receive_many(inbox);
         }
         let ask = inbox.ask.min(inbox.ask_max);
-        let count = if inbox.lone && ask == 1 && inbox.alone == QUIET {
+        let count = if inbox.lone && ask == 1 && inbox.alone == CALM {
             self.receive_one(inbox)?
         } else {
             let received = self.receive_many(inbox);
@@ -180,12 +180,20 @@ impl Socket {
 
     /// Has the kernel put frames together, or not any more, as it is worth it by what has just come.
     fn note_company(&self, inbox: &mut Inbox, alone: bool) {
+        let gather = |on: bool| self.set(libc::SOL_UDP, libc::UDP_GRO, on.into());
         let together = inbox.alone < CALM;
-        inbox.alone = if alone { (inbox.alone + 1).min(QUIET) } else { 0 };
-        let wanted = inbox.alone < CALM;
-        if together != wanted && self.set(libc::SOL_UDP, libc::UDP_GRO, wanted.into()).is_err() {
+        inbox.alone = if alone { (inbox.alone + 1).min(CALM) } else { 0 };
+        match (together, inbox.alone < CALM) {
             // A kernel that never does it, and that nobody needs to tell.
-            inbox.alone = 0;
+            (true, false) if gather(false).is_err() => inbox.alone = 0,
+            // What it put together before waits to be read, and without the option it does not say how long
+            // the frames in it are.
+            (true, false) if wait_readable(self.fd(), Duration::ZERO) => {
+                inbox.alone = 0;
+                let _ = gather(true);
+            }
+            (false, true) => drop(gather(true)),
+            _ => {}
         }
     }
 
@@ -244,7 +252,6 @@ mod tests {
     use super::*;
     use crate::batch::{Batch, Tally, Way};
     use std::net::IpAddr;
-    use std::time::Duration;
 
     fn address(last: u8) -> SocketAddr {
         let [.., high, low] = std::process::id().to_be_bytes();
@@ -263,7 +270,7 @@ mod tests {
             assert!(batch.flush(&a, &mut Tally::default(), |_, _| {}));
         };
         let mut take = || {
-            assert!(crate::sys::wait_readable(b.fd(), Duration::from_secs(5)));
+            assert!(wait_readable(b.fd(), Duration::from_secs(5)));
             let mut calls = Vec::new();
             while let Ok(1..) = b.receive(&mut inbox) {
                 let mut frames = Vec::new();
@@ -275,9 +282,9 @@ mod tests {
             }
             calls
         };
-        // Frames that were sent together come so, before, between and after those that come one by one: among
-        // these first the kernel is told, then the shorter call is taken.
-        for times in [0, 1, CALM - 1, CALM, CALM + 1, QUIET - 1, QUIET, QUIET + 1, 2 * QUIET] {
+        // Frames that were sent together come so, before, between and after those that come one by one: after
+        // these the kernel is told, and the shorter call is taken.
+        for times in [0, 1, CALM - 1, CALM, CALM + 1, 2 * CALM] {
             for _ in 0..times {
                 send(&[9]);
                 assert_eq!(take(), [[(9, 9)]]);
@@ -292,6 +299,16 @@ mod tests {
             // together again.
             send(&lengths);
             assert_eq!(take().iter().map(Vec::len).collect::<Vec<_>>(), [3, 4], "after {times}");
+        }
+        // Those that lie behind the last one by which the kernel would be told.
+        for times in [CALM - 2, CALM - 1, CALM, CALM + 1] {
+            for _ in 0..times {
+                send(&[9]);
+                assert_eq!(take(), [[(9, 9)]]);
+            }
+            send(&[9]);
+            send(&[20, 20, 5]);
+            assert_eq!(take().concat(), [(9, 9), (20, 20), (20, 20), (5, 5)], "behind {times}");
         }
         // It asks for more the more there are, and begins again with one.
         send(&[40, 50, 60, 70, 80]);
@@ -309,7 +326,7 @@ mod tests {
                 batch.stage_alone(&Way::plain(to), len);
                 assert!(batch.flush(&a, &mut Tally::default(), |_, _| {}));
             }
-            assert!(crate::sys::wait_readable(b.fd(), Duration::from_secs(5)));
+            assert!(wait_readable(b.fd(), Duration::from_secs(5)));
             let calls: Vec<usize> = std::iter::from_fn(|| b.receive(&mut inbox).ok()).collect();
             assert_eq!(calls.iter().sum::<usize>(), count);
             calls
