@@ -10,12 +10,14 @@ use crate::host::TOLERANCE;
 use crate::port::{Port, UDP_PATH};
 use crate::roles::{OnOutcome, hear};
 use crate::row::{Row, Taken};
+use crate::vain;
 use adverb_nic::{
     Author, ChainEvent, ChainStep, Completion, Copied, CqId, Error, Event, Nic, PathId, TxFrame,
 };
 use adverb_os::clock::Clock;
 use adverb_os::say;
 use adverb_os::say::Seldom;
+use adverb_os::sys::WaitSet;
 use adverb_wire::{Duration, Instant};
 
 /// Frames sent in one call before the caller gets its thread back; the progress thread goes on.
@@ -82,8 +84,12 @@ pub struct Core {
     chains: Seldom,
     /// The NIC has more to send than one call's budget.
     more: bool,
-    /// Polls since one found something.
+    /// Polls since one found something, or since others were let run.
     pub polls_in_vain: u32,
+    /// How many of them are a row.
+    pub row_of_polls: u32,
+    /// What a caller that sleeps waits for; kept for the next one.
+    pub beds: WaitSet,
 }
 
 impl Core {
@@ -114,6 +120,8 @@ impl Core {
             chains: Seldom::new(CHAIN_LINES, Duration::from_ms(1000)),
             more: false,
             polls_in_vain: 0,
+            row_of_polls: vain::ROW,
+            beds: WaitSet::default(),
         }
     }
 
@@ -315,16 +323,35 @@ impl Core {
         }
     }
 
-    /// A round of a poll of `cq`, and the completions that it brings. If there are some, acknowledgements may
-    /// wait: the caller probably answers.
+    /// The application posts a request or two and polls for its answer, which comes in a datagram, through no
+    /// switch.
+    pub fn waits_for_one_datagram(&mut self) -> bool {
+        let now = self.clock.now();
+        let by_socket = |port: &mut Port| !port.udp().is_via() && port.udp().in_use(now);
+        self.guess.waits_for_one() && self.port.as_mut().is_some_and(by_socket)
+    }
+
+    /// A caller has slept until one of the set came, or for long enough. Whether one of the sockets did.
+    pub fn has_slept(&mut self, set: WaitSet) -> bool {
+        let by_socket = set.is_any_ready(1);
+        self.beds = set;
+        if let Some(port) = &mut self.port {
+            port.counters.caller_sleeps += 1;
+        }
+        by_socket
+    }
+
+    /// A round of a poll of `cq`, and the completions that it brings; `ask_socket` as of [`Core::round`]. If
+    /// there are some, acknowledgements may wait: the caller probably answers.
     #[inline]
     pub fn round_for(
         &mut self,
+        ask_socket: bool,
         cq: CqId,
         max: usize,
         out: &mut impl FnMut(Completion),
     ) -> Result<usize, Error> {
-        let (done, acknowledged) = self.round_keeping(false, self.hold.for_arrivals());
+        let (done, acknowledged) = self.round_keeping(ask_socket, self.hold.for_arrivals());
         let count = self.take(cq, max, out)?;
         let now = self.clock.now();
         if count == 0 || done.events > 0 {

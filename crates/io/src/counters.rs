@@ -106,6 +106,8 @@ counters! {
     wakes,
     /// Of these, times that the application had dealt with everything already.
     wakes_useless,
+    /// Times that a poll slept until a datagram came, on a host with more to do than it can.
+    caller_sleeps,
     /// Times that the progress thread went to another processor, since on its own it spun in vain.
     thread_moves,
     /// Times that the progress thread looked by the clock while the application was busy.

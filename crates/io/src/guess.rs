@@ -27,8 +27,9 @@
 //! An application that is LAZY and calls without polling has its frames taken a TICK after they were seen.
 //!
 //! A socket cannot be asked to be silent: each datagram wakes who waits for it, on the processor of its
-//! sender, which has more to send. So an application that calls all the time (every DENSE and more) and polls
-//! has the socket to itself while it is expected to poll: the thread looks each TICK.
+//! sender, which has more to send. So an application that calls all the time (every DENSE and more) and
+//! polls, or whose polls sleep until a datagram comes, has the socket to itself while it is expected to poll:
+//! the thread looks each TICK.
 //!
 //! Without a call for IDLE the application is elsewhere: the bell is armed, and the thread sleeps until a
 //! frame or a deadline comes. Its next call ends that. A thread that carries the load alone spins for a
@@ -48,6 +49,9 @@ const USELESS_MAX: u32 = 64;
 const STOCK: Duration = Duration::from_us(100);
 /// Who calls as often does nothing else.
 const DENSE: Duration = Duration::from_us(10);
+/// Posts for each completion, at most, of an application that waits for answers one by one: its request, a
+/// receive for the answer, and as much again.
+const POSTS_FOR_ONE: u32 = 4;
 /// A thread that finds so many frames at once, on the processor of their sender, lets more of them come
 /// before it has its bell rung again: else each few frames would cost two thread switches.
 const STREAM_FRAMES: usize = 4;
@@ -155,6 +159,11 @@ pub struct Guess {
     stock: (Instant, u32, u32),
     /// The application has the socket to itself while it polls.
     owns_socket: bool,
+    /// A caller has slept until a datagram came since stock was taken.
+    caller_slept: bool,
+    /// Polls that found something, and posts by the last one of them.
+    finds: u32,
+    posts_then: u32,
     /// The thread sleeps without a tick.
     asleep: bool,
     /// A call rang the bell to end that sleep, and for nothing else.
@@ -206,6 +215,25 @@ impl Guess {
         self.polls
     }
 
+    fn posts(&self) -> u32 {
+        self.calls.wrapping_sub(self.polls)
+    }
+
+    /// Polls so far that found something.
+    pub fn finds(&self) -> u32 {
+        self.finds
+    }
+
+    /// Whether the application posts little for each completion, and then waits for the next one.
+    pub fn waits_for_one(&self) -> bool {
+        self.posts().wrapping_sub(self.posts_then) <= POSTS_FOR_ONE
+    }
+
+    /// A caller sleeps until a datagram comes: the thread has no need to wait for it too.
+    pub fn caller_sleeps(&mut self) {
+        self.caller_slept = true;
+    }
+
     /// At the end of every call; `is_armed` says whether peers would ring now. What to do about the bell, and
     /// whether the thread is to be told that it may be armed again.
     #[inline]
@@ -222,6 +250,10 @@ impl Guess {
             self.posts_alone = false;
         }
         self.polling = returns;
+        if call == Call::FullPoll {
+            self.finds = self.finds.wrapping_add(1);
+            self.posts_then = self.posts();
+        }
         let mut bell = Ringing::Keep;
         if !is_armed && self.armed {
             // It was rung, but the application is here before the thread.
@@ -370,13 +402,16 @@ impl Guess {
         (Next::Wait { until, socket }, !active)
     }
 
-    /// Whether the calls since the last stock were so many that the application has the socket to itself.
+    /// Whether the calls since the last stock were so many that the application has the socket to itself, or
+    /// it slept for datagrams by itself.
     fn take_stock(&mut self, now: Instant) {
         let (at, calls, polls) = self.stock;
         let time = now.since(at);
         if time >= STOCK {
             let called = u64::from(self.calls.wrapping_sub(calls));
-            self.owns_socket = self.polls != polls && called * DENSE.as_ns() >= time.as_ns();
+            let calls_all_the_time = called * DENSE.as_ns() >= time.as_ns();
+            let slept = std::mem::take(&mut self.caller_slept);
+            self.owns_socket = self.polls != polls && (calls_all_the_time || slept);
             self.stock = (now, self.calls, self.polls);
         }
     }

@@ -3,42 +3,34 @@
 
 use crate::core::Core;
 use crate::host::Host;
-use crate::progress::Call;
-use crate::vain;
+use crate::progress::{self, Call};
+use crate::vain::{self, Row};
 use adverb_nic::{Completion, CqId, Error};
+use adverb_os::lock::Guard;
 
 impl Host {
     /// Takes up to `max` completions: those already there, or, if there are none, those that one round of
     /// progress brings.
     #[inline]
     pub fn poll(&self, cq: CqId, max: usize, out: impl FnMut(Completion)) -> Result<usize, Error> {
-        self.poll_letting(vain::row, cq, max, out)
+        self.poll_letting((vain::sleeps, vain::rest), cq, max, out)
     }
 
-    /// As [`poll`](Self::poll); `others_ran` is called after a row of polls in vain, while the NIC is not
-    /// locked, and tells whether it has let others run.
+    /// As [`poll`](Self::poll). After a row of polls in vain, `sleeps` is asked whether the caller wants to
+    /// sleep until a frame comes; `others_ran` is called while the NIC is not locked, with what to wait for
+    /// if it does and this program is one that may, and tells whether it has let others run.
     #[inline]
     pub fn poll_letting(
         &self,
-        others_ran: impl FnOnce() -> bool,
+        (sleeps, others_ran): (impl Fn() -> bool, impl FnOnce(Row<'_>) -> bool),
         cq: CqId,
         max: usize,
         mut out: impl FnMut(Completion),
     ) -> Result<usize, Error> {
         let mut guard = self.shared().lock();
-        let mut count = self.poll_locked(&mut guard, cq, max, &mut out)?;
-        if guard.polls_in_vain == vain::ROW {
-            guard.polls_in_vain = 0;
-            drop(guard);
-            let is_crowded = others_ran();
-            guard = self.shared().lock();
-            if is_crowded {
-                let now = guard.clock.now();
-                guard.hold.note_crowded(now);
-                // What came meanwhile is found by this call. Were it left to the next one, a program could
-                // hear of its peer's disconnection first, and destroy the queue pair before it polls again.
-                count = self.poll_locked(&mut guard, cq, max, &mut out)?;
-            }
+        let mut count = self.poll_locked(&mut guard, false, cq, max, &mut out)?;
+        if guard.polls_in_vain >= guard.row_of_polls {
+            (guard, count) = self.after_row(guard, (sleeps, others_ran), cq, max, &mut out)?;
         }
         let ended = self.registry().is_some() && guard.nic.memory().has_ended_windows();
         drop(guard);
@@ -48,10 +40,41 @@ impl Host {
         Ok(count)
     }
 
+    /// After a row of polls in vain: others run, if they want to, and one more poll.
+    fn after_row<'a>(
+        &'a self,
+        mut guard: Guard<'a, Core>,
+        (sleeps, others_ran): (impl Fn() -> bool, impl FnOnce(Row<'_>) -> bool),
+        cq: CqId,
+        max: usize,
+        out: &mut impl FnMut(Completion),
+    ) -> Result<(Guard<'a, Core>, usize), Error> {
+        guard.polls_in_vain = 0;
+        let for_one = guard.waits_for_one_datagram();
+        let falls_asleep = for_one && sleeps();
+        let mut set = if falls_asleep { progress::fall_asleep(self.shared(), &mut guard, cq) } else { None };
+        let (clock, finds) = (guard.clock, guard.guess.finds());
+        drop(guard);
+        let is_crowded = others_ran(Row { clock, finds, until: set.as_mut() });
+        let mut guard = self.shared().lock();
+        guard.row_of_polls = if for_one && sleeps() { vain::ROW_FOR_ONE } else { vain::ROW };
+        let ask_socket = set.is_some_and(|set| guard.has_slept(set));
+        if !is_crowded && !ask_socket {
+            return Ok((guard, 0));
+        }
+        let now = guard.clock.now();
+        guard.hold.note_crowded(now);
+        // What came meanwhile is found by this call. Were it left to the next one, a program could hear of
+        // its peer's disconnection first, and destroy the queue pair before it polls again.
+        let count = self.poll_locked(&mut guard, ask_socket, cq, max, out)?;
+        Ok((guard, count))
+    }
+
     #[inline]
     fn poll_locked(
         &self,
         core: &mut Core,
+        ask_socket: bool,
         cq: CqId,
         max: usize,
         out: &mut impl FnMut(Completion),
@@ -60,7 +83,7 @@ impl Host {
         core.poll_begins();
         let mut count = core.take(cq, max, out)?;
         if count == 0 {
-            count = core.round_for(cq, max, out)?;
+            count = core.round_for(ask_socket, cq, max, out)?;
         }
         self.after(core, if count == 0 { Call::EmptyPoll } else { Call::FullPoll });
         core.polls_in_vain = if count == 0 { core.polls_in_vain + 1 } else { 0 };

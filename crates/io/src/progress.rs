@@ -10,6 +10,7 @@ use crate::hold::Keep;
 use crate::host::Shared;
 use crate::port::Port;
 use crate::rings::{ANYTHING, REQUESTS};
+use adverb_nic::CqId;
 use adverb_os::clock::Clock;
 use adverb_os::wake::Alarm;
 use adverb_os::{clock, sys};
@@ -107,6 +108,18 @@ fn arm(shared: &Shared, core: &mut Core) -> bool {
     }
     shared.member.bell().ring();
     false
+}
+
+/// A caller that polls is about to sleep until a datagram or the bell comes, in place of the thread: what it
+/// waits for. `None` if frames keep coming, or the last ones have brought a completion.
+pub fn fall_asleep(shared: &Shared, core: &mut Core, cq: CqId) -> Option<sys::WaitSet> {
+    if !arm(shared, core) || core.nic.holds_completion(cq).unwrap_or(true) {
+        return None;
+    }
+    let mut set = std::mem::take(&mut core.beds);
+    wait_for(&mut set, shared, core.port.as_mut()?, true);
+    core.guess.caller_sleeps();
+    Some(set)
 }
 
 /// The NIC closes: takes leave of peers that connections are with, which takes a moment, and longer where

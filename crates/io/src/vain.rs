@@ -5,19 +5,37 @@
 //! more often, so that neither its answer nor itself waits for long turns. And it lets others run when it
 //! has found nothing for a while, which costs it a short turn only. Where nobody else wants the processor,
 //! none of this happens.
+//!
+//! Where others have most of the processor, what each answer costs of it decides how soon the next one comes.
+//! Who waits for datagrams one by one then sleeps until one comes, in place of the progress thread: the
+//! datagram's wake gets it the processor at once. In shared memory that is none of the sender's calls, and a
+//! bell rung for each frame measured worse.
 
-use adverb_os::sys;
+use adverb_os::clock::Clock;
+use adverb_os::sys::{self, WaitSet};
+use adverb_wire::{Duration, Instant};
 use std::cell::Cell;
-use std::time::Duration;
+use std::time::Duration as StdDuration;
 
 /// Empty polls in a row that are taken together: some 4 us.
 pub const ROW: u32 = 64;
+/// The same of who then sleeps until a datagram comes, and asks the kernel for it in each poll.
+pub const ROW_FOR_ONE: u32 = 8;
 /// Rows between two looks at how the thread is scheduled.
 const ROWS_PER_LOOK: u32 = 64;
 /// Looks that find the thread undisturbed before it stops letting others run.
 const CALM_LOOKS: u32 = 64;
 /// The turns that a disturbed thread asks for.
-const TURN: Duration = Duration::from_micros(100);
+const TURN: StdDuration = StdDuration::from_micros(100);
+/// Times that a thread sleeps before it looks anew how much of its processor others have.
+const SLEEPS: u32 = 2048;
+/// Polls that find something between two looks, of who might sleep.
+const FINDS_MAX: u32 = 2 * ROWS_PER_LOOK;
+/// Sleeps that take less than this, on average, with all that the thread does between them, are none of one
+/// whose processor others have: a wake and an answer take 40 us of it.
+const BRIEF: Duration = Duration::from_us(64);
+/// A sleep ends after this, whatever comes.
+const SLEEP: StdDuration = StdDuration::from_micros(500);
 
 thread_local! {
     static CALLER: Cell<Caller> = const { Cell::new(Caller::new()) };
@@ -44,11 +62,29 @@ struct Caller {
     courteous: u32,
     /// It has asked for short turns.
     short: bool,
+    /// It sleeps so often in place of letting others run, where it may.
+    sleeps: u32,
+    /// Since when it is looked how much others run, how many polls had found something by then, how often
+    /// others were let run, or it slept, and for how long they ran when they were let.
+    since: Instant,
+    finds_then: u32,
+    rests: u32,
+    others: Duration,
 }
 
 impl Caller {
     const fn new() -> Caller {
-        Caller { rows: 0, taken_off: 0, courteous: 0, short: false }
+        Caller {
+            rows: 0,
+            taken_off: 0,
+            courteous: 0,
+            short: false,
+            sleeps: 0,
+            since: Instant::ZERO,
+            finds_then: 0,
+            rests: 0,
+            others: Duration::ZERO,
+        }
     }
 
     /// A row of its polls has found nothing.
@@ -68,23 +104,87 @@ impl Caller {
             }
         }
     }
+
+    /// It sleeps after its next row, if it may.
+    fn sleeps(&self) -> bool {
+        self.courteous > 0 && self.sleeps > 0
+    }
+
+    /// It has let others run from then until now. After as many times as there are rows between two looks, it
+    /// will sleep for a while if they had more than two thirds of the time, for who shares a processor with
+    /// two or fewer is quicker awake; and if hardly more polls found something, `finds` in all, than rows
+    /// found nothing: what comes while it polls costs the least.
+    fn has_yielded(&mut self, from: Instant, now: Instant, finds: u32) {
+        self.others = self.others + now.since(from);
+        if let Some(time) = self.has_rested(now) {
+            let found = finds.wrapping_sub(std::mem::replace(&mut self.finds_then, finds));
+            let is_most = 3 * self.others.as_ns() > 2 * time.as_ns();
+            self.sleeps = if is_most && found <= FINDS_MAX { SLEEPS } else { 0 };
+            self.others = Duration::ZERO;
+        }
+    }
+
+    /// It has slept until now. After as many times it will not any more if they were brief.
+    fn has_slept(&mut self, now: Instant, finds: u32) {
+        self.sleeps = self.sleeps.saturating_sub(1);
+        self.finds_then = finds;
+        if let Some(time) = self.has_rested(now)
+            && time.as_ns() < u64::from(ROWS_PER_LOOK) * BRIEF.as_ns()
+        {
+            self.sleeps = 0;
+        }
+    }
+
+    /// The time that it takes stock of, if that is due.
+    fn has_rested(&mut self, now: Instant) -> Option<Duration> {
+        self.rests += 1;
+        if self.rests < ROWS_PER_LOOK {
+            return None;
+        }
+        self.rests = 0;
+        Some(now.since(std::mem::replace(&mut self.since, now)))
+    }
 }
 
-/// [`ROW`] polls in a row have found nothing: the last of them by this thread. True where the host has more
-/// to do than its processors can: then others have run meanwhile.
+/// Whether this thread would sleep after the row of polls that it has made, if it may.
 #[cold]
-pub fn row() -> bool {
+pub fn sleeps() -> bool {
+    CALLER.get().sleeps()
+}
+
+/// A row of empty polls, and what its caller may do then.
+pub struct Row<'a> {
+    /// The time.
+    pub clock: Clock,
+    /// How many polls of this program have found something by now, modulo 2^32.
+    pub finds: u32,
+    /// What it may wait for.
+    pub until: Option<&'a mut WaitSet>,
+}
+
+/// A row of polls has found nothing, the last of them by this thread. Where the host has more to do than its
+/// processors can, others run: for a moment, or until what it may wait for comes. Whether it is so.
+#[cold]
+pub fn rest(mut row: Row<'_>) -> bool {
     let mut caller = CALLER.get();
     let advice = caller.row(sys::involuntary_switches);
-    CALLER.set(caller);
     if advice == Advice::Shorten {
         sys::prefer_short_turns(TURN);
     }
-    let is_crowded = advice != Advice::Poll;
-    if is_crowded {
-        std::thread::yield_now();
+    match row.until {
+        Some(set) => {
+            set.wait(Some(SLEEP));
+            caller.has_slept(row.clock.now(), row.finds);
+        }
+        None if advice == Advice::Poll => {}
+        None => {
+            let from = row.clock.now();
+            std::thread::yield_now();
+            caller.has_yielded(from, row.clock.now(), row.finds);
+        }
     }
-    is_crowded
+    CALLER.set(caller);
+    advice != Advice::Poll
 }
 
 #[cfg(test)]
@@ -110,5 +210,50 @@ mod tests {
         }
         assert!(next(&mut caller, 9).iter().all(|advice| *advice == Advice::Poll), "calm again");
         assert_eq!(next(&mut caller, 10).last(), Some(&Advice::Yield));
+    }
+
+    #[test]
+    fn who_gets_a_third_of_its_processor_or_less_sleeps_for_a_while() {
+        let at = |us: u64| Instant::from_ns(1000 * us);
+        let mut caller = Caller::new();
+        caller.courteous = 1;
+        let look = |caller: &mut Caller, start: u64, others_us: u64, finds: u32| {
+            let before = caller.finds_then;
+            for k in 1..=ROWS_PER_LOOK {
+                assert!(!caller.sleeps(), "only after a look");
+                let now = start + 30 * u64::from(k);
+                caller.has_yielded(
+                    at(now - others_us),
+                    at(now),
+                    before.wrapping_add(finds * k / ROWS_PER_LOOK),
+                );
+            }
+            start + 30 * u64::from(ROWS_PER_LOOK)
+        };
+        // 20 of 30 us are two thirds, which is not more.
+        let now = look(&mut caller, 0, 20, 0);
+        assert!(!caller.sleeps());
+        let now = look(&mut caller, now, 21, FINDS_MAX);
+        assert_eq!((caller.sleeps(), caller.sleeps), (true, SLEEPS));
+        // Not where it is undisturbed.
+        caller.courteous = 0;
+        assert!(!caller.sleeps());
+        (caller.courteous, caller.sleeps) = (1, 0);
+        // Nor where polls mostly find something.
+        let now = look(&mut caller, now, 29, FINDS_MAX + 1);
+        assert!(!caller.sleeps());
+        caller.finds_then = u32::MAX - 7;
+        let now = look(&mut caller, now, 29, FINDS_MAX);
+        assert!(caller.sleeps());
+        // What it did elsewhere is its own time.
+        caller.sleeps = 0;
+        let now = look(&mut caller, now + 10_000, 29, 0);
+        assert!(!caller.sleeps());
+        // It sleeps as long as sleeps are not brief.
+        for (each_us, left) in [(64, SLEEPS - ROWS_PER_LOOK), (63, 0)] {
+            (caller.sleeps, caller.since) = (SLEEPS, at(now));
+            (1..=u64::from(ROWS_PER_LOOK)).for_each(|k| caller.has_slept(at(now + each_us * k), 0));
+            assert_eq!(caller.sleeps, left, "{each_us} us each");
+        }
     }
 }

@@ -313,6 +313,12 @@ fn an_application_that_calls_all_the_time_has_the_socket_to_itself() {
     }
     assert_eq!(tick(&mut guess, 2000, (&[EmptyPoll], 9), NOTHING, true), (true, false));
     assert_eq!(tick(&mut guess, 2500, (&[], 0), NOTHING, true), KEPT);
+    // Or a caller slept for datagrams since, and has polled: the thread need not wait for them too.
+    let mut guess = Guess::default();
+    tick(&mut guess, 500, (&[], 0), NOTHING, true);
+    guess.caller_sleeps();
+    assert_eq!(tick(&mut guess, 1000, (&[EmptyPoll], 1), NOTHING, true), (false, true));
+    assert_eq!(tick(&mut guess, 1500, (&[EmptyPoll], 1), NOTHING, true), (true, false));
     // Where a tick finds frames, not before it has called again.
     let mut guess = Guess::default();
     tick(&mut guess, 500, dense, NOTHING, true);
@@ -401,4 +407,17 @@ fn a_round_is_a_tick_only_by_the_clock_while_the_application_is_active() {
         assert_eq!(look, if us == 10 { ROUND } else { Look::Round { ask_socket: true } });
         assert_eq!(guess.has_ticked(), ticked);
     }
+}
+
+#[test]
+fn who_posts_little_for_each_completion_waits_for_one() {
+    let mut table = Table::default();
+    table.calls(&[Post; POSTS_FOR_ONE as usize]);
+    assert!(table.guess.waits_for_one() && table.guess.finds() == 0);
+    table.calls(&[EmptyPoll, Post]);
+    assert!(!table.guess.waits_for_one(), "one too many");
+    table.call(EmptyPoll);
+    assert!(!table.guess.waits_for_one());
+    table.call(FullPoll);
+    assert!(table.guess.waits_for_one() && table.guess.finds() == 1);
 }
