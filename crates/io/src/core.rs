@@ -89,7 +89,7 @@ pub struct Core {
     /// How many of them are a row.
     pub row_of_polls: u32,
     /// What a caller that sleeps waits for; kept for the next one.
-    pub beds: WaitSet,
+    pub wait_set: WaitSet,
 }
 
 impl Core {
@@ -121,7 +121,7 @@ impl Core {
             more: false,
             polls_in_vain: 0,
             row_of_polls: vain::ROW,
-            beds: WaitSet::default(),
+            wait_set: WaitSet::default(),
         }
     }
 
@@ -334,7 +334,7 @@ impl Core {
     /// A caller has slept until one of the set came, or for long enough. Whether one of the sockets did.
     pub fn has_slept(&mut self, set: WaitSet) -> bool {
         let by_socket = set.is_any_ready(1);
-        self.beds = set;
+        self.wait_set = set;
         if let Some(port) = &mut self.port {
             port.counters.caller_sleeps += 1;
         }

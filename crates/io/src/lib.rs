@@ -72,4 +72,4 @@ pub use fork::epoch as forks;
 pub use host::{Host, TOLERANCE};
 pub use port::Way;
 pub use settings::{Congestion, Settings, SettingsError, StarTrust, Transport};
-pub use vain::Row;
+pub use vain::EmptyPolls;

@@ -4,7 +4,7 @@
 use crate::core::Core;
 use crate::host::Host;
 use crate::progress::{self, Call};
-use crate::vain::{self, Row};
+use crate::vain::{self, EmptyPolls};
 use adverb_nic::{Completion, CqId, Error};
 use adverb_os::lock::Guard;
 
@@ -22,7 +22,7 @@ impl Host {
     #[inline]
     pub fn poll_letting(
         &self,
-        (sleeps, others_ran): (impl Fn() -> bool, impl FnOnce(Row<'_>) -> bool),
+        (sleeps, others_ran): (impl Fn() -> bool, impl FnOnce(EmptyPolls<'_>) -> bool),
         cq: CqId,
         max: usize,
         mut out: impl FnMut(Completion),
@@ -44,7 +44,7 @@ impl Host {
     fn after_row<'a>(
         &'a self,
         mut guard: Guard<'a, Core>,
-        (sleeps, others_ran): (impl Fn() -> bool, impl FnOnce(Row<'_>) -> bool),
+        (sleeps, others_ran): (impl Fn() -> bool, impl FnOnce(EmptyPolls<'_>) -> bool),
         cq: CqId,
         max: usize,
         out: &mut impl FnMut(Completion),
@@ -55,7 +55,7 @@ impl Host {
         let mut set = if falls_asleep { progress::fall_asleep(self.shared(), &mut guard, cq) } else { None };
         let (clock, finds) = (guard.clock, guard.guess.finds());
         drop(guard);
-        let is_crowded = others_ran(Row { clock, finds, until: set.as_mut() });
+        let is_crowded = others_ran(EmptyPolls { clock, finds, until: set.as_mut() });
         let mut guard = self.shared().lock();
         guard.row_of_polls = if for_one && sleeps() { vain::ROW_FOR_ONE } else { vain::ROW };
         let ask_socket = set.is_some_and(|set| guard.has_slept(set));

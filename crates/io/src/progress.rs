@@ -116,7 +116,7 @@ pub fn fall_asleep(shared: &Shared, core: &mut Core, cq: CqId) -> Option<sys::Wa
     if !arm(shared, core) || core.nic.holds_completion(cq).unwrap_or(true) {
         return None;
     }
-    let mut set = std::mem::take(&mut core.beds);
+    let mut set = std::mem::take(&mut core.wait_set);
     wait_for(&mut set, shared, core.port.as_mut()?, true);
     core.guess.caller_sleeps();
     Some(set)

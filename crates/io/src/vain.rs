@@ -63,7 +63,7 @@ struct Caller {
     /// It has asked for short turns.
     short: bool,
     /// It sleeps so often in place of letting others run, where it may.
-    sleeps: u32,
+    sleeps_left: u32,
     /// Since when it is looked how much others run, how many polls had found something by then, how often
     /// others were let run, or it slept, and for how long they ran when they were let.
     since: Instant,
@@ -79,7 +79,7 @@ impl Caller {
             taken_off: 0,
             courteous: 0,
             short: false,
-            sleeps: 0,
+            sleeps_left: 0,
             since: Instant::ZERO,
             finds_then: 0,
             rests: 0,
@@ -107,7 +107,7 @@ impl Caller {
 
     /// It sleeps after its next row, if it may.
     fn sleeps(&self) -> bool {
-        self.courteous > 0 && self.sleeps > 0
+        self.courteous > 0 && self.sleeps_left > 0
     }
 
     /// It has let others run from then until now. After as many times as there are rows between two looks, it
@@ -119,19 +119,20 @@ impl Caller {
         if let Some(time) = self.has_rested(now) {
             let found = finds.wrapping_sub(std::mem::replace(&mut self.finds_then, finds));
             let is_most = 3 * self.others.as_ns() > 2 * time.as_ns();
-            self.sleeps = if is_most && found <= FINDS_MAX { SLEEPS } else { 0 };
+            self.sleeps_left = if is_most && found <= FINDS_MAX { SLEEPS } else { 0 };
             self.others = Duration::ZERO;
         }
     }
 
     /// It has slept until now. After as many times it will not any more if they were brief.
     fn has_slept(&mut self, now: Instant, finds: u32) {
-        self.sleeps = self.sleeps.saturating_sub(1);
+        self.sleeps_left = self.sleeps_left.saturating_sub(1);
         self.finds_then = finds;
-        if let Some(time) = self.has_rested(now)
-            && time.as_ns() < u64::from(ROWS_PER_LOOK) * BRIEF.as_ns()
-        {
-            self.sleeps = 0;
+        if let Some(time) = self.has_rested(now) {
+            self.others = Duration::ZERO;
+            if time.as_ns() < u64::from(ROWS_PER_LOOK) * BRIEF.as_ns() {
+                self.sleeps_left = 0;
+            }
         }
     }
 
@@ -153,7 +154,7 @@ pub fn sleeps() -> bool {
 }
 
 /// A row of empty polls, and what its caller may do then.
-pub struct Row<'a> {
+pub struct EmptyPolls<'a> {
     /// The time.
     pub clock: Clock,
     /// How many polls of this program have found something by now, modulo 2^32.
@@ -165,7 +166,7 @@ pub struct Row<'a> {
 /// A row of polls has found nothing, the last of them by this thread. Where the host has more to do than its
 /// processors can, others run: for a moment, or until what it may wait for comes. Whether it is so.
 #[cold]
-pub fn rest(mut row: Row<'_>) -> bool {
+pub fn rest(mut row: EmptyPolls<'_>) -> bool {
     let mut caller = CALLER.get();
     let advice = caller.row(sys::involuntary_switches);
     if advice == Advice::Shorten {
@@ -234,11 +235,11 @@ mod tests {
         let now = look(&mut caller, 0, 20, 0);
         assert!(!caller.sleeps());
         let now = look(&mut caller, now, 21, FINDS_MAX);
-        assert_eq!((caller.sleeps(), caller.sleeps), (true, SLEEPS));
+        assert_eq!((caller.sleeps(), caller.sleeps_left), (true, SLEEPS));
         // Not where it is undisturbed.
         caller.courteous = 0;
         assert!(!caller.sleeps());
-        (caller.courteous, caller.sleeps) = (1, 0);
+        (caller.courteous, caller.sleeps_left) = (1, 0);
         // Nor where polls mostly find something.
         let now = look(&mut caller, now, 29, FINDS_MAX + 1);
         assert!(!caller.sleeps());
@@ -246,14 +247,16 @@ mod tests {
         let now = look(&mut caller, now, 29, FINDS_MAX);
         assert!(caller.sleeps());
         // What it did elsewhere is its own time.
-        caller.sleeps = 0;
+        caller.sleeps_left = 0;
         let now = look(&mut caller, now + 10_000, 29, 0);
         assert!(!caller.sleeps());
         // It sleeps as long as sleeps are not brief.
         for (each_us, left) in [(64, SLEEPS - ROWS_PER_LOOK), (63, 0)] {
-            (caller.sleeps, caller.since) = (SLEEPS, at(now));
+            (caller.sleeps_left, caller.since) = (SLEEPS, at(now));
+            // Others ran before it slept, which says nothing of the yields after that.
+            caller.others = Duration::from_us(1);
             (1..=u64::from(ROWS_PER_LOOK)).for_each(|k| caller.has_slept(at(now + each_us * k), 0));
-            assert_eq!(caller.sleeps, left, "{each_us} us each");
+            assert_eq!((caller.sleeps_left, caller.others), (left, Duration::ZERO), "{each_us} us each");
         }
     }
 }
