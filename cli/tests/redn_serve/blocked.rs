@@ -129,8 +129,6 @@ fn gets_with_the_nics_thread_alone(host: u8, nic: &[&str], own: &str) {
         for worker_too in [false, true] {
             if worker_too {
                 signal(server.worker, "STOP");
-                let all_stopped = || threads(server.worker).values().all(|thread| thread.state == 'T');
-                wait_for("the worker is stopped", all_stopped);
             }
             let mut stopped = Stopped::default();
             let before = match stop_all(hull, &mut stopped) {

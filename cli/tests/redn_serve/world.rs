@@ -115,8 +115,18 @@ impl Server {
     }
 }
 
+/// Sends a signal. Who is to stop has stopped then: a process's other threads run on until the one that the
+/// kernel gave the signal has had a processor.
 pub fn signal(pid: u32, name: &str) {
     assert!(Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status().unwrap().success());
+    if name == "STOP" {
+        wait_for("it stops", || fs::read_dir(format!("/proc/{pid}/task")).unwrap().all(stands_still));
+    }
+}
+
+fn stands_still(task: std::io::Result<fs::DirEntry>) -> bool {
+    let stat = fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+    stat.rsplit_once(") ").unwrap().1.starts_with('T')
 }
 
 /// As the kernel shows the name of the thread that moves frames.

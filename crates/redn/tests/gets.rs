@@ -4,13 +4,16 @@ mod common;
 
 use adverb_rdma::record::{Record, record_len};
 use adverb_rdma::{
-    Access, Connect, Data, Duration, Error, On, Pd, Rdma, Region, Remote, SendFlags, SendOp, SendRequest,
+    Access, Connect, Data, Duration, Endpoint, Error, On, Pd, Rdma, Region, Remote, SendFlags, SendOp,
+    SendRequest,
 };
 use adverb_redn::Loaded;
 use adverb_redn::chain::Address;
 use adverb_redn::service::chain::{Lookup, Shape, message};
-use adverb_redn::service::client::{Client, Counters, Got, Half};
+use adverb_redn::service::client::{By, Client, Counters, Got, Half};
 use adverb_redn::service::layout::{Extent, Layout, tag};
+use adverb_redn::service::rpc::{Limits, Server};
+use adverb_redn::service::setup::Offer;
 use adverb_sim::faults::{Chances, FaultPlan, LinkFaults, Rule};
 use adverb_sim::host::TransportConfig;
 use adverb_sim::host::hardware::{Profile, profiles};
@@ -290,12 +293,26 @@ const WORLD: World = World {
     seed: 1,
 };
 
-/// A server, and clients one after the other on another host; what each of them says.
+/// A chain's server, and clients one after the other on another host; what each of them says.
 fn simulated<T: 'static, F: Future<Output = Said<T>> + 'static>(
     world: World,
     server: Serve,
     clients: impl Fn(u32, Rdma, String) -> F + 'static,
 ) -> Vec<T> {
+    simulated_with(world, server.clients, move |rdma, name| serve(rdma, name, server), clients)
+}
+
+/// The same with another server of so many clients.
+fn simulated_with<T: 'static, S, F>(
+    world: World,
+    many: u32,
+    server: impl Fn(Rdma, String) -> S + 'static,
+    clients: impl Fn(u32, Rdma, String) -> F + 'static,
+) -> Vec<T>
+where
+    S: Future<Output = Said<()>> + 'static,
+    F: Future<Output = Said<T>> + 'static,
+{
     let hardware = profiles::by_name(world.hardware).unwrap_or(Profile::NEUTRAL);
     let cable = CableKind { rate: 100_000_000_000, delay: Duration::from_ns(110) };
     let irn = world.irn.then(adverb_nic::IrnConfig::default);
@@ -314,10 +331,10 @@ fn simulated<T: 'static, F: Future<Output = Said<T>> + 'static>(
     let script = world.rule.iter().map(|rule| Rule::parse(rule).unwrap()).collect();
     sim.set_faults(FaultPlan { links, script, ..FaultPlan::default() });
     let name = || "table".to_owned();
-    let mut programs = vec![Start::new("server", 0, move |rdma| serve(rdma, name(), server)).serving()];
+    let mut programs = vec![Start::new("server", 0, move |rdma| server(rdma, name())).serving()];
     let said = Rc::new(RefCell::new(Vec::new()));
     let clients = Rc::new(clients);
-    for n in 0..server.clients {
+    for n in 0..many {
         let (kept, clients) = (said.clone(), clients.clone());
         let run = move |rdma| {
             let (kept, clients) = (kept.clone(), clients.clone());
@@ -333,7 +350,7 @@ fn simulated<T: 'static, F: Future<Output = Said<T>> + 'static>(
     sim.run(u64::MAX, u64::MAX);
     let how: Vec<_> = sim.programs().map(|(_, doing, ..)| doing.clone()).collect();
     let mut said = said.take();
-    assert_eq!(said.len(), server.clients as usize, "{world:?}: {how:?}");
+    assert_eq!(said.len(), many as usize, "{world:?}: {how:?}");
     said.sort_by_key(|(n, _)| *n);
     said.into_iter().map(|(_, answer)| answer).collect()
 }
@@ -438,6 +455,87 @@ fn replies_before_acknowledgements_do_not_overrun_the_send_queue() {
             simulated(world, SERVE, move |_, rdma, name| ask(rdma, name, Ask { gets: 320, at_once, ..ASK }));
         assert_eq!((counters[0].timeouts, counters[0].torn), (0, 0), "{counters:?}");
     }
+}
+
+/// The same of a program that answers: what it has no room for waits, and the client is none the worse.
+#[test]
+fn replies_before_acknowledgements_do_not_overrun_a_programs_send_queue() {
+    let late = World { rule: Some("delay ack every src=1 dst=0 by=1ms"), ..WORLD };
+    let lost = World { chances: Chances { loss: 0.05, ..WORLD.chances }, hardware: "connectx5", ..WORLD };
+    for world in [late, lost] {
+        for at_once in [1, SMALL.slots] {
+            let (offer, endpoint) = (Rc::new(RefCell::new(None)), Rc::new(RefCell::new(None)));
+            let (offered, told) = (offer.clone(), endpoint.clone());
+            let answered = move |rdma: Rdma, _: String| {
+                let (offered, told) = (offered.clone(), told.clone());
+                async move { answer_by_program(&rdma, &offered, &told).await.map_err(text) }
+            };
+            let counters = simulated_with(world, 1, answered, move |_, rdma, _| {
+                let (offer, endpoint) = (offer.clone(), endpoint.clone());
+                async move { ask_a_program(&rdma, &offer, &endpoint, at_once).await.map_err(text) }
+            });
+            assert_eq!((counters[0].asked, counters[0].timeouts), (640, 0), "{world:?}, {at_once}");
+        }
+    }
+}
+
+/// What passes between a client and a program that answers, beside the queue pair.
+type Slip<T> = RefCell<Option<T>>;
+
+/// Takes what somebody has left, as soon as it is there.
+async fn take<T>(rdma: &Rdma, slip: &Slip<T>) -> Result<T, Error> {
+    loop {
+        if let Some(left) = slip.borrow_mut().take() {
+            return Ok(left);
+        }
+        let soon = rdma.now().await? + Duration::from_us(1);
+        rdma.until(&[], Some(soon)).await?;
+    }
+}
+
+async fn answer_by_program(rdma: &Rdma, offer: &Slip<Offer>, told: &Slip<Endpoint>) -> Result<(), Error> {
+    let mut server = Server::new(rdma, Limits { clients: 1, slots: SMALL.slots }).await?;
+    let offer = take(rdma, offer).await?;
+    let (_, endpoint) = server.connect(&offer).await.map_err(|_| Error::Garbled("an offer"))?;
+    *told.borrow_mut() = Some(endpoint);
+    // A record's key is in it, and the value is as long as the key.
+    let find = |key: &[u8]| {
+        let mut bytes = vec![0; record_len(key.len(), key.len())];
+        Record { version: 1, hash: 0, key, value: key }.emit(&mut bytes);
+        Some(bytes)
+    };
+    loop {
+        if server.answer(find).await? == 0 {
+            let woken = rdma.until(&[On::Cq(server.cq()), On::Stop], None).await?;
+            if woken == Some(1) {
+                return Ok(());
+            }
+        }
+        assert_eq!(server.counters.broken, 0);
+    }
+}
+
+async fn ask_a_program(
+    rdma: &Rdma,
+    offer: &Slip<Offer>,
+    told: &Slip<Endpoint>,
+    at_once: u32,
+) -> Result<Counters, Error> {
+    let half = Half::new(rdma, SMALL).await?;
+    let how = Connect::default();
+    let endpoint = half.qp.endpoint(&how).await?;
+    *offer.borrow_mut() =
+        Some(Offer { endpoint, buffer: half.buffer.remote(), shape: SMALL, one_sided: false });
+    let peer = take(rdma, told).await?;
+    half.qp.connect_to(&endpoint, &peer, &how).await?;
+    let layout = Layout { buckets: 64, seed: 1, index: 4096, values: 1 << 20, values_len: 1 << 20 };
+    let mut client = half.connected_to(By::Program, layout).await?;
+    let keys: Vec<Vec<u8>> = (0..640).map(key).collect();
+    let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+    for (got, key) in all(&mut client, &keys, at_once).await?.iter().zip(&keys) {
+        assert_eq!(*got, Got::Value(key.to_vec()));
+    }
+    Ok(client.counters)
 }
 
 /// A client that names bytes among the values as a bucket, where it had a forged one put, gets nothing: READs

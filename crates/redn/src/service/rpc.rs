@@ -10,6 +10,9 @@
 //! So a client judges both alike, and a get differs in nothing but who looks the key up. A reply is copied
 //! before it is sent, as a program has to do whose table changes meanwhile. Clients have no rights here:
 //! their messages and replies are in memory of the server's, whose keys nobody is told.
+//!
+//! A client may have a reply and ask again before the server knows that it has: acknowledgements can be late,
+//! and one completion tells of a lap's replies. A message that the send queue has no room to answer waits.
 
 use super::chain::Shape;
 use super::setup::Offer;
@@ -18,7 +21,7 @@ use adverb_rdma::{
     Access, Caps, Completion, CompletionOp, Connect, Cq, Data, Endpoint, Error, On, Pd, Qp, Rdma,
     RecvRequest, Region, Remote, SendFlags, SendOp, SendRequest, Status,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 /// Bytes of a message at most.
 pub const MESSAGE_MAX: usize = KEY_MAX;
@@ -27,6 +30,9 @@ const BATCH: usize = 16;
 /// The part of a request's word that says which slot a receive is of; of a reply.
 const SLOT_BITS: u32 = 16;
 const REPLY: u64 = (1 << SLOT_BITS) - 1;
+
+/// Replies that the send queue holds, in laps of the slots: the last of each lap tells that the others are gone.
+const LAPS: u32 = 2;
 
 /// One byte, which no record is: a miss.
 pub const MISS_LEN: u32 = 1;
@@ -57,6 +63,11 @@ struct Peer {
     buffer: Remote,
     shape: Shape,
     answered: u64,
+    /// How many of the answers have completed, as far as has been told.
+    completed: u64,
+    /// Messages that wait for room in the send queue: slots of their receives, and lengths. At most as many as
+    /// there are slots, since each has its receive.
+    waiting: VecDeque<(u32, u32)>,
 }
 
 /// Who answers.
@@ -104,7 +115,7 @@ impl Server {
             return Err(Refused::OneSided);
         }
         let shape = offer.shape;
-        let caps = Caps { max_send_wr: 2 * shape.slots, max_recv_wr: shape.slots, ..Caps::default() };
+        let caps = Caps { max_send_wr: LAPS * shape.slots, max_recv_wr: shape.slots, ..Caps::default() };
         let qp = self.pd.create_rc(&self.cq, caps).await?;
         let requests = u64::from(shape.slots) * MESSAGE_MAX as u64;
         let requests = self.pd.region(requests, Access::LOCAL_WRITE).await?;
@@ -113,7 +124,8 @@ impl Server {
         let endpoint = qp.endpoint(&how).await?;
         qp.connect_to(&endpoint, &offer.endpoint, &how).await?;
         let number = self.last.wrapping_add(1);
-        let peer = Peer { qp, requests, replies, buffer: offer.buffer, shape, answered: 0 };
+        let (buffer, waiting) = (offer.buffer, VecDeque::new());
+        let peer = Peer { qp, requests, replies, buffer, shape, answered: 0, completed: 0, waiting };
         for slot in 0..shape.slots {
             peer.receive(number, slot).await?;
         }
@@ -136,8 +148,7 @@ impl Server {
             // What comes of one that has gone is over.
             let Some(peer) = self.peers.get_mut(&client) else { continue };
             match peer.take(client, completion, &mut find).await {
-                Ok(true) => answered += 1,
-                Ok(false) => {}
+                Ok(more) => answered += more,
                 // Its connection has failed, which the client finds as well.
                 Err(_) => {
                     self.counters.broken += 1;
@@ -163,21 +174,39 @@ impl Peer {
         self.qp.post_recv(vec![RecvRequest::into_piece(word, piece)]).await
     }
 
-    /// Takes a completion; whether it was a message.
+    /// Takes a completion; how many messages have been answered.
     async fn take(
         &mut self,
         client: u32,
         completion: &Completion,
         find: &mut impl FnMut(&[u8]) -> Option<Vec<u8>>,
-    ) -> Result<bool, Error> {
+    ) -> Result<u32, Error> {
         if completion.status != Status::Success {
             return Err(Error::of(completion));
         }
-        if completion.op != CompletionOp::Recv {
-            return Ok(false);
+        if completion.op == CompletionOp::Recv {
+            self.waiting.push_back(((completion.wr_id & REPLY) as u32, completion.byte_len));
+        } else {
+            self.completed += u64::from(self.shape.slots);
         }
-        let slot = (completion.wr_id & REPLY) as u32;
-        let len = completion.byte_len as usize;
+        let mut answered = 0;
+        while self.answered - self.completed < u64::from(LAPS * self.shape.slots)
+            && let Some((slot, len)) = self.waiting.pop_front()
+        {
+            self.reply(client, slot, len as usize, find).await?;
+            answered += 1;
+        }
+        Ok(answered)
+    }
+
+    /// Answers the message in a slot.
+    async fn reply(
+        &mut self,
+        client: u32,
+        slot: u32,
+        len: usize,
+        find: &mut impl FnMut(&[u8]) -> Option<Vec<u8>>,
+    ) -> Result<(), Error> {
         let key = self.requests.read(u64::from(slot) * MESSAGE_MAX as u64, len.min(MESSAGE_MAX)).await?;
         let record = find(&key);
         // The client has what stood here a lap ago, or it would not ask again.
@@ -191,7 +220,7 @@ impl Peer {
             }
         };
         let number = (self.answered % u64::from(self.shape.slots)) as u32;
-        let signaled = number == 0;
+        let signaled = number + 1 == self.shape.slots;
         let to = self.buffer.at(at, len.into())?;
         let request = SendRequest {
             wr_id: u64::from(client) << SLOT_BITS | REPLY,
@@ -205,7 +234,7 @@ impl Peer {
         self.receive(client, slot).await?;
         self.qp.post(vec![request]).await?;
         self.answered += 1;
-        Ok(true)
+        Ok(())
     }
 }
 
