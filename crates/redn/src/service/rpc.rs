@@ -31,7 +31,7 @@ const BATCH: usize = 16;
 const SLOT_BITS: u32 = 16;
 const REPLY: u64 = (1 << SLOT_BITS) - 1;
 
-/// Replies that the send queue holds, in laps of the slots: the last of each lap tells that the others are gone.
+/// Replies that the send queue holds, in laps of the slots: the last of a lap tells that the others are gone.
 const LAPS: u32 = 2;
 
 /// One byte, which no record is: a miss.
@@ -65,8 +65,8 @@ struct Peer {
     answered: u64,
     /// How many of the answers have completed, as far as has been told.
     completed: u64,
-    /// Messages that wait for room in the send queue: slots of their receives, and lengths. At most as many as
-    /// there are slots, since each has its receive.
+    /// Messages that wait for room in the send queue: slots of their receives, and lengths. Each has a receive,
+    /// so there are at most as many as slots.
     waiting: VecDeque<(u32, u32)>,
 }
 
