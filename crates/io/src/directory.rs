@@ -509,9 +509,12 @@ impl Member {
                 Named::Ring(ring) => ring.to == own || (ring.from == own && !self.is_read(&ring)),
             });
             // Nobody else can have a slot, nor get one from this table: see `open_table`.
-            if self.others().next().is_none() && fs::remove_file(self.folder.join("table")).is_ok() {
+            // The table last: the next one of the address may have one of its own as soon as it is gone.
+            if self.others().next().is_none() {
                 let _ = fs::remove_file(self.folder.join(ports::NAME));
-                let _ = fs::remove_dir(&self.folder);
+                if fs::remove_file(self.folder.join("table")).is_ok() {
+                    let _ = fs::remove_dir(&self.folder);
+                }
             }
             sys::unlock_byte(self.file.as_fd(), life_lock(self.slot));
             sys::unlock_byte(self.file.as_fd(), CLAIM_LOCK);

@@ -94,14 +94,19 @@ fn oldest(directory: &Path, name: &str) -> Option<PathBuf> {
 /// Makes a folder that only this user may enter, or checks that it is one.
 pub fn private_folder(path: &Path) -> Result<(), FolderError> {
     let failed = |source| FolderError::Unusable { path: path.to_owned(), source };
-    match DirBuilder::new().mode(0o700).create(path) {
-        Ok(()) => return Ok(()),
-        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
-        Err(e) => return Err(failed(e)),
-    }
-    match is_private(path).map_err(failed)? {
-        true => Ok(()),
-        false => Err(FolderError::Foreign { path: path.to_owned() }),
+    loop {
+        match DirBuilder::new().mode(0o700).create(path) {
+            Ok(()) => return Ok(()),
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(e) => return Err(failed(e)),
+        }
+        match is_private(path) {
+            Ok(true) => return Ok(()),
+            Ok(false) => return Err(FolderError::Foreign { path: path.to_owned() }),
+            // Somebody has removed it since.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(failed(e)),
+        }
     }
 }
 
@@ -132,6 +137,24 @@ pub fn namespace() -> u64 {
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_folder_that_goes_while_it_is_looked_at_is_made_again() {
+        let base = crate::test_folder("goes");
+        let path = base.join("folder");
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    let _ = fs::remove_dir(&path);
+                }
+            });
+            let all: Result<Vec<()>, _> = (0..50_000).map(|_| private_folder(&path)).collect();
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+            all.unwrap();
+        });
+        fs::remove_dir_all(base).unwrap();
+    }
 
     /// A folder that is open to others stands for one of another user's.
     #[test]

@@ -65,8 +65,8 @@ struct Peer {
     answered: u64,
     /// How many of the answers have completed, as far as has been told.
     completed: u64,
-    /// Messages that wait for room in the send queue: slots of their receives, and lengths. Each has a receive,
-    /// so there are at most as many as slots.
+    /// Messages that wait for room in the send queue: slots of their receives, and lengths. Each has its
+    /// receive, so there are no more than slots.
     waiting: VecDeque<(u32, u32)>,
 }
 
