@@ -10,11 +10,17 @@ STEERS = f'[[program]]\nkind = "steer"\nserver = "{SERVER}"\nentry = 128\nkeys =
 STEERED = ("steered_cas", "steered_reads")
 SHOWN = (*STEERED, "tails_learned", "held")
 BENCHES, CLIENTS, KEYS = 2, 4, 2
+# Frames of a bench that has connected, and then some.
+UNDER_WAY = 500
 
 
 def chain(room, switch, label, words, address):
     """Starts `adverb chain` at an address behind the switch."""
     return room.spawn(label, [ADVERB, "chain", *words, "--via", "sw0", "--address", address], env=switch.env)
+
+
+def address_of(bench):
+    return f"10.9.0.{2 + bench}"
 
 
 def benches(room, switch, seconds, during=None):
@@ -24,7 +30,7 @@ def benches(room, switch, seconds, during=None):
     home = chain(room, switch, "home", ["serve", *at, "--keys", "16"], SERVER)
     room.wait_output(home, "^16 keys ready")
     load = ["bench", *at, "--time", f"{seconds}s", "--clients", str(CLIENTS), "--keys", str(KEYS)]
-    procs = [chain(room, switch, f"bench{i}", load, f"10.9.0.{2 + i}") for i in range(BENCHES)]
+    procs = [chain(room, switch, f"bench{i}", load, address_of(i)) for i in range(BENCHES)]
     if during:
         during(procs)
     room.all_succeed(*procs)
@@ -57,12 +63,16 @@ def killed(room):
     switch = Switch(room, STEERS, recorded=True)
 
     def worked():
-        shown = switch.show()
-        # One bench has work steered while another, on a busy machine, has yet to find the switch.
-        return len(shown["ports"]) > BENCHES and all(shown["counters"][name] for name in STEERED)
+        return all(switch.show()["counters"][name] for name in STEERED)
+
+    def all_under_way():
+        # One bench has work steered while another, on a busy machine, has yet to find the switch, which it also asks for
+        # what it has counted: it would not find it while there is none.
+        frames = {port["address"]: port["rx_frames"] for port in switch.show()["ports"]}
+        return all(frames.get(address_of(i), 0) >= UNDER_WAY for i in range(BENCHES)) and worked()
 
     def during(procs):
-        room.wait_until("steered requests", worked)
+        room.wait_until("steered requests of each bench", all_under_way)
         if any(proc.popen.poll() is not None for proc in procs):
             raise Fail("a bench has ended before the switch was killed: nothing was shown")
         switch.proc.kill(signal.SIGKILL)
