@@ -229,6 +229,8 @@ impl Raw {
         self.write(COMMANDS, &[0xff; 64]);
         self.write(POSTED_SLOTS, &(self.slots[0] as u64).to_le_bytes());
         self.write(POSTED, &1u64.to_le_bytes());
+        // The daemon may have taken all the rings just before.
+        let _ = (&self.bell).write(&[1]);
         while self.number(REFUSED) < 1 {}
         let mut taken = [0; 4096];
         while (&self.bell).read(&mut taken).is_ok_and(|n| n > 0) {}
