@@ -2,10 +2,9 @@
 # Runs the tests of what shares memory under a tool that sees wrong accesses, and shows first that it finds a planted
 # one. A tool that cannot be had here is skipped, and it says why. The last line is `N passed, N failed, N skipped`.
 #
-#   scripts/sanitize.sh address   AddressSanitizer; with the stable compiler, whose flag for it is behind
-#   RUSTC_BOOTSTRAP scripts/sanitize.sh thread    ThreadSanitizer; needs the sources of std (rustup component rust-src)
-#   and a nightly compiler scripts/sanitize.sh miri      Miri over nic's memory; needs the component miri of a nightly
-#   compiler
+#   scripts/sanitize.sh address   AddressSanitizer; with the stable compiler, whose flag for it RUSTC_BOOTSTRAP allows
+#   scripts/sanitize.sh thread    ThreadSanitizer; needs a nightly compiler with the sources of std (rust-src)
+#   scripts/sanitize.sh miri      Miri over nic's memory; needs the component miri of a nightly compiler
 #
 # Compiler tools do not see assembly: the copies are the portable ones here. memcheck (tests/clients/suite_memcheck.py)
 # sees those that ship.

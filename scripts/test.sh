@@ -191,6 +191,10 @@ step_gets() {
 # Of make test-long alone: what attacks on programs in NICs leave others of their rate.
 step_attacks() { ADVERB_RATES=1 cargo test --locked -p adverb-cli --test redn_serve attacks; }
 
+# Of make test-long alone: each test of what the host's processes share, in an order and beside neighbours of its own, round
+# after round, to find what fails once in a thousand times.
+step_again() { scripts/again.py; }
+
 # Of make test-long alone: what the number of clients costs a StaR server's NIC, in instructions and misses.
 step_profile() { check bench/profile clients; }
 
@@ -327,7 +331,7 @@ if [ ${#chosen[@]} -eq 0 ]; then
         chosen+=("${row%% *}")
         [ "$long" = no ] || [ "${row%% *}" != build ] || chosen+=(portable)
     done
-    [ "$long" = no ] || chosen+=(fuzz laps gets attacks profile)
+    [ "$long" = no ] || chosen+=(fuzz laps gets attacks again profile)
     together=("${behind[@]}")
 fi
 rm -f "$logs"/*.counts
