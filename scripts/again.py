@@ -28,19 +28,20 @@ PATIENCE_S = 300
 ROOM = ["mount -t tmpfs -o size=64m tmpfs /dev/shm && ip link set lo up && exec \"$@\"", "again"]
 
 
+def listed(folder, program, *more):
+    """Names of a program's tests."""
+    argv = [program, "--list", "--format", "terse", *more]
+    said = subprocess.run(argv, cwd=folder, stdout=subprocess.PIPE, text=True, check=True).stdout
+    return [line.removesuffix(": test") for line in said.splitlines() if line.endswith(": test")]
+
+
 def single_tests(patterns):
     """(folder of the package, program, test) of each that is not ignored."""
     found = []
     for package, folder, _, program in unit.built():
-        if package in unit.ALONE or not any(text in os.path.basename(program) for text in patterns):
-            continue
-
-        def listed(*more, argv=(program, "--list", "--format", "terse"), cwd=folder):
-            said = subprocess.run([*argv, *more], cwd=cwd, stdout=subprocess.PIPE, text=True, check=True).stdout
-            return [line.removesuffix(": test") for line in said.splitlines() if line.endswith(": test")]
-
-        ignored = set(listed("--ignored"))
-        found += [(folder, program, test) for test in listed() if test not in ignored]
+        if package not in unit.ALONE and any(text in os.path.basename(program) for text in patterns):
+            ignored = set(listed(folder, program, "--ignored"))
+            found += [(folder, program, test) for test in listed(folder, program) if test not in ignored]
     return found
 
 

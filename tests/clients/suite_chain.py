@@ -54,7 +54,7 @@ def benches(room, switch, seconds, during=None):
     return home
 
 
-def steered(text):
+def steers(text):
     return lambda room: benches(room, Switch(room, text), 2)
 
 
@@ -62,14 +62,15 @@ def killed(room):
     """SIGKILL of the switch under load: another one, which knows nothing, learns the ends of the chains anew."""
     switch = Switch(room, STEERS, recorded=True)
 
-    def worked():
-        return all(switch.show()["counters"][name] for name in STEERED)
+    def steered(shown):
+        return all(shown["counters"][name] for name in STEERED)
 
     def all_under_way():
         # One bench has work steered while another, on a busy machine, has yet to find the switch, which it also asks for
         # what it has counted: it would not find it while there is none.
-        frames = {port["address"]: port["rx_frames"] for port in switch.show()["ports"]}
-        return all(frames.get(address_of(i), 0) >= UNDER_WAY for i in range(BENCHES)) and worked()
+        shown = switch.show()
+        frames = {port["address"]: port["rx_frames"] for port in shown["ports"]}
+        return all(frames.get(address_of(i), 0) >= UNDER_WAY for i in range(BENCHES)) and steered(shown)
 
     def during(procs):
         room.wait_until("steered requests of each bench", all_under_way)
@@ -80,7 +81,7 @@ def killed(room):
         begun = room.remaining()
         room.wait_until("time without a switch", lambda: begun - room.remaining() >= AWAY_S)
         switch.start()
-        room.wait_until("steered requests after the restart", worked)
+        room.wait_until("steered requests after the restart", lambda: steered(switch.show()))
 
     home = benches(room, switch, 6, during)
     home.kill(signal.SIGTERM)
@@ -103,7 +104,7 @@ def unused(room):
 
 
 def cases():
-    yield Case("switch/steer", steered(STEERS), 60)
-    yield Case("switch/steer-loss", steered(STEERS + "hold-us = 200000\n" + LOSS), 90)
+    yield Case("switch/steer", steers(STEERS), 60)
+    yield Case("switch/steer-loss", steers(STEERS + "hold-us = 200000\n" + LOSS), 90)
     yield Case("switch/steer-killed", killed, 90)
     yield Case("switch/steer-unused", unused, 60)

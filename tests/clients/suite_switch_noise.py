@@ -14,7 +14,7 @@ CLIENTS = 3
 KINDS = {"unix": "10.9.0.21", "tcp": "10.9.0.22", "machine": "10.9.0.23", "interface": "10.9.0.24"}
 # Of the clients' rate without noise, the least that is left to them: their share is a half, and a host whose
 # processors others use gives and takes.
-LEAST_SHARE = 0.05
+LEAST_SHARE = 0.1
 # How long the rate without noise is looked at.
 LOOK_S = 1.5
 

@@ -62,13 +62,7 @@ struct Thread {
     ran: u64,
 }
 
-/// A process's threads, by their numbers.
-fn tasks(pid: u32) -> Vec<libc::pid_t> {
-    let listed = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-    listed.map(|task| task.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect()
-}
-
-/// The same, without the one that moves its NIC's frames.
+/// A process's threads, by their numbers, without the one that moves its NIC's frames.
 fn threads(pid: u32) -> BTreeMap<libc::pid_t, Thread> {
     let mut out = BTreeMap::new();
     for task in tasks(pid) {

@@ -2,6 +2,7 @@
 
 use adverb_io::Settings;
 use adverb_io::program::Programs;
+use adverb_os::sys::{ThreadState, thread_state};
 use adverb_rdma::{Connect, Rdma};
 use adverb_redn::service::chain::Shape;
 use adverb_redn::service::client::{By, Client, Got, Half};
@@ -115,18 +116,20 @@ impl Server {
     }
 }
 
+/// A process's threads, by their numbers.
+pub fn tasks(pid: u32) -> Vec<i32> {
+    let listed = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    listed.map(|task| task.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect()
+}
+
 /// Sends a signal. Who is to stop has stopped then: a process's other threads run on until the one that the
 /// kernel gave the signal has had a processor.
 pub fn signal(pid: u32, name: &str) {
     assert!(Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status().unwrap().success());
     if name == "STOP" {
-        wait_for("it stops", || fs::read_dir(format!("/proc/{pid}/task")).unwrap().all(stands_still));
+        let is_stopped = |task| thread_state(pid, task as u32) == ThreadState::Stopped;
+        wait_for("it stops", || tasks(pid).into_iter().all(is_stopped));
     }
-}
-
-fn stands_still(task: std::io::Result<fs::DirEntry>) -> bool {
-    let stat = fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
-    stat.rsplit_once(") ").unwrap().1.starts_with('T')
 }
 
 /// As the kernel shows the name of the thread that moves frames.

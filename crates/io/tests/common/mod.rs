@@ -7,6 +7,7 @@ use adverb_nic::{
     Access, AddressVector, Completion, CqId, MrInfo, MrInit, Mtu, PathId, QpAttr, QpAttrMask as M, QpCaps,
     QpId, QpInit, QpState, QpType, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, Status,
 };
+use adverb_os::sys::{ThreadState, thread_state};
 use adverb_wire::{Gid, Psn, QpNumber};
 use std::io::{BufRead, BufReader, Write};
 use std::net::IpAddr;
@@ -346,12 +347,12 @@ impl Helper {
     #[expect(clippy::disallowed_methods, reason = "a test that hangs must end")]
     pub fn stop(&self) {
         self.signal(libc::SIGSTOP);
-        let (start, tasks) = (Instant::now(), format!("/proc/{}/task", self.child.id()));
+        let (start, pid) = (Instant::now(), self.child.id());
         let is_stopped = |task: std::io::Result<std::fs::DirEntry>| {
-            let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
-            stat.rsplit_once(") ").unwrap().1.starts_with('T')
+            let tid = task.unwrap().file_name().to_str().unwrap().parse().unwrap();
+            thread_state(pid, tid) == ThreadState::Stopped
         };
-        while !std::fs::read_dir(&tasks).unwrap().all(is_stopped) {
+        while !std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().all(is_stopped) {
             assert!(start.elapsed() < Duration::from_secs(60), "it does not stop");
             std::thread::yield_now();
         }
