@@ -7,6 +7,7 @@ use crate::progress::{self, Call};
 use crate::vain::{self, EmptyPolls};
 use adverb_nic::{Completion, CqId, Error};
 use adverb_os::lock::Guard;
+use adverb_wire::Duration;
 
 impl Host {
     /// Takes up to `max` completions: those already there, or, if there are none, those that one round of
@@ -18,11 +19,11 @@ impl Host {
 
     /// As [`poll`](Self::poll). After a row of polls in vain, `sleeps` is asked whether the caller wants to
     /// sleep until a frame comes; `others_ran` is called while the NIC is not locked, with what to wait for
-    /// if it does and this program is one that may, and tells whether it has let others run.
+    /// if it does and this program is one that may, and tells for how long it has let others run.
     #[inline]
     pub fn poll_letting(
         &self,
-        (sleeps, others_ran): (impl Fn() -> bool, impl FnOnce(EmptyPolls<'_>) -> bool),
+        (sleeps, others_ran): (impl Fn() -> bool, impl FnOnce(EmptyPolls<'_>) -> Option<Duration>),
         cq: CqId,
         max: usize,
         mut out: impl FnMut(Completion),
@@ -44,7 +45,7 @@ impl Host {
     fn after_row<'a>(
         &'a self,
         mut guard: Guard<'a, Core>,
-        (sleeps, others_ran): (impl Fn() -> bool, impl FnOnce(EmptyPolls<'_>) -> bool),
+        (sleeps, others_ran): (impl Fn() -> bool, impl FnOnce(EmptyPolls<'_>) -> Option<Duration>),
         cq: CqId,
         max: usize,
         out: &mut impl FnMut(Completion),
@@ -55,11 +56,12 @@ impl Host {
         let mut set = if falls_asleep { progress::fall_asleep(self.shared(), &mut guard, cq) } else { None };
         let (clock, finds) = (guard.clock, guard.guess.finds());
         drop(guard);
-        let is_crowded = others_ran(EmptyPolls { clock, finds, until: set.as_mut() });
+        let time = others_ran(EmptyPolls { clock, finds, until: set.as_mut() });
+        progress::note_crowded(self.shared(), time.is_some());
         let mut guard = self.shared().lock();
         guard.row_of_polls = if for_one && sleeps() { vain::ROW_FOR_ONE } else { vain::ROW };
         let ask_socket = set.is_some_and(|set| guard.has_slept(set));
-        if !is_crowded && !ask_socket {
+        if time.is_none() && !ask_socket {
             return Ok((guard, 0));
         }
         let now = guard.clock.now();
@@ -67,6 +69,9 @@ impl Host {
         // What came meanwhile is found by this call. Were it left to the next one, a program could hear of
         // its peer's disconnection first, and destroy the queue pair before it polls again.
         let count = self.poll_locked(&mut guard, ask_socket, cq, max, out)?;
+        if for_one && count > 0 && time.is_some_and(vain::was_answered_here) {
+            guard.row_of_polls = vain::ROW_FOR_ONE;
+        }
         Ok((guard, count))
     }
 

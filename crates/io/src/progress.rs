@@ -14,7 +14,7 @@ use adverb_nic::CqId;
 use adverb_os::clock::Clock;
 use adverb_os::wake::Alarm;
 use adverb_os::{clock, sys};
-use adverb_wire::Instant;
+use adverb_wire::{Duration, Instant};
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use std::time::Duration as StdDuration;
@@ -26,6 +26,9 @@ pub use crate::guess::Call;
 const POLLS_OF_TICK: u32 = 10;
 /// Looks that are left out in a row.
 const TICKS_LEFT_OUT: u32 = 15;
+/// Ticks that are waited for at once while others want the processor: to look whether the application still
+/// polls takes it off its own.
+const CROWDED_TICKS: u32 = 8;
 /// Scheduling slice of the thread.
 const SLICE: StdDuration = StdDuration::from_micros(100);
 
@@ -36,6 +39,8 @@ pub struct State {
     stop: AtomicBool,
     /// Polls that the application has made. Written with the lock held.
     polls: AtomicU32,
+    /// Its last row of polls in vain let others run, who want the processor too.
+    crowded: AtomicBool,
 }
 
 /// To be called at the start of a post, with the lock held.
@@ -71,6 +76,11 @@ pub fn after_call(shared: &Shared, core: &mut Core, call: Call) {
 #[inline]
 fn is_armed(shared: &Shared) -> bool {
     shared.member.own_armed().load(Ordering::Relaxed) != 0
+}
+
+/// Notes whether others want the processor of a caller that polls in vain.
+pub fn note_crowded(shared: &Shared, crowded: bool) {
+    shared.state.crowded.store(crowded, Ordering::Relaxed);
 }
 
 /// Asks peers not to ring.
@@ -197,7 +207,8 @@ pub fn run(shared: &Shared) {
                 load.rests_since = now;
                 shared.member.leave_word(Word::Rests, socket.into());
                 let polls = || shared.state.polls.load(Ordering::Relaxed);
-                woken = rest(polls, &mut set, &mut alarm, &mut clock, (now, until));
+                let crowded = || shared.state.crowded.load(Ordering::Relaxed);
+                woken = rest((polls, crowded), &mut set, &mut alarm, &mut clock, (now, until));
                 shared.member.leave_word(Word::Rests, 0);
                 if woken.bell {
                     shared.member.bell().quieten();
@@ -211,7 +222,7 @@ pub fn run(shared: &Shared) {
 /// application polls so often that a look would find nothing, but take the lock from it. `polls` counts how
 /// often it did.
 fn rest(
-    mut polls: impl FnMut() -> u32,
+    (mut polls, crowded): (impl FnMut() -> u32, impl Fn() -> bool),
     set: &mut sys::WaitSet,
     alarm: &mut Option<Alarm>,
     clock: &mut Clock,
@@ -228,9 +239,10 @@ fn rest(
         if woken.bell || woken.socket || left == 0 || polls().wrapping_sub(before) < POLLS_OF_TICK {
             return woken;
         }
-        left -= 1;
+        let ticks = if crowded() { left.min(CROWDED_TICKS) } else { 1 };
+        left -= ticks;
         now = clock.now();
-        until = Some(now + TICK);
+        until = Some(now + Duration::from_ps(TICK.as_ps() * u64::from(ticks)));
     }
 }
 
@@ -513,7 +525,11 @@ mod tests {
 
     /// Waits with an eventfd in place of the bell while each tick counts so many polls more; returns what
     /// ended it and the ticks that went by.
-    fn rest_beside(polls_of_tick: u32, rings: bool, with_alarm: bool) -> (Woken, u32) {
+    fn rest_beside(
+        (polls_of_tick, crowded): (u32, bool),
+        rings: bool,
+        with_alarm: bool,
+    ) -> (Woken, u32, StdDuration) {
         let bell = adverb_os::wake::EventFd::new().unwrap();
         if rings {
             bell.ring();
@@ -528,8 +544,9 @@ mod tests {
             looks += 1;
             looks / 2 * polls_of_tick
         };
-        let woken = rest(polls, &mut set, &mut alarm, &mut clock, (now, Some(now + TICK)));
-        (woken, looks.div_ceil(2))
+        let until = Some(now + TICK);
+        let woken = rest((polls, || crowded), &mut set, &mut alarm, &mut clock, (now, until));
+        (woken, looks.div_ceil(2), StdDuration::from_nanos(clock.now().since(now).as_ns()))
     }
 
     #[test]
@@ -537,11 +554,15 @@ mod tests {
         for with_alarm in [false, true] {
             let most = TICKS_LEFT_OUT + 1;
             for (polls, expected) in [(0, 1), (POLLS_OF_TICK - 1, 1), (POLLS_OF_TICK, most), (1_000, most)] {
-                let (woken, ticks) = rest_beside(polls, false, with_alarm);
+                let (woken, ticks, _) = rest_beside((polls, false), false, with_alarm);
                 assert!(!woken.bell && !woken.socket);
                 assert_eq!(ticks, expected, "{polls} polls a tick, alarm {with_alarm}");
             }
-            let (woken, _) = rest_beside(1_000, true, with_alarm);
+            // Where others want the processor it leaves as many out, and wakes for few of them.
+            let (_, wakes, time) = rest_beside((1_000, true), false, with_alarm);
+            assert_eq!(wakes, 3, "after one tick, eight and seven");
+            assert!(time >= StdDuration::from_nanos(TICK.as_ns()) * (most - 1), "{time:?}");
+            let (woken, ..) = rest_beside((1_000, false), true, with_alarm);
             assert!(woken.bell && !woken.socket);
         }
     }

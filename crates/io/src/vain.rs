@@ -163,15 +163,22 @@ pub struct EmptyPolls<'a> {
     pub until: Option<&'a mut WaitSet>,
 }
 
+/// Whether who is waited for has answered on this processor while others ran for so long, if an answer was
+/// there then: it will again, and not before it is let.
+pub fn was_answered_here(time: Duration) -> bool {
+    time < BRIEF
+}
+
 /// A row of polls has found nothing, the last of them by this thread. Where the host has more to do than its
-/// processors can, others run: for a moment, or until what it may wait for comes. Whether it is so.
+/// processors can, others run: for a moment, or until what it may wait for comes. For how long they did.
 #[cold]
-pub fn rest(mut row: EmptyPolls<'_>) -> bool {
+pub fn rest(mut row: EmptyPolls<'_>) -> Option<Duration> {
     let mut caller = CALLER.get();
     let advice = caller.row(sys::involuntary_switches);
     if advice == Advice::Shorten {
         sys::prefer_short_turns(TURN);
     }
+    let from = row.clock.now();
     match row.until {
         Some(set) => {
             set.wait(Some(SLEEP));
@@ -179,13 +186,12 @@ pub fn rest(mut row: EmptyPolls<'_>) -> bool {
         }
         None if advice == Advice::Poll => {}
         None => {
-            let from = row.clock.now();
             std::thread::yield_now();
             caller.has_yielded(from, row.clock.now(), row.finds);
         }
     }
     CALLER.set(caller);
-    advice != Advice::Poll
+    (advice != Advice::Poll).then(|| row.clock.now().since(from))
 }
 
 #[cfg(test)]

@@ -4,15 +4,18 @@ mod common;
 
 use adverb_io::EmptyPolls;
 use adverb_nic::SendOp;
-use adverb_wire::Key;
+use adverb_wire::{Duration, Key};
 use common::{Endpoint, local};
 use std::cell::Cell;
-use std::time::Duration;
+use std::time::Duration as StdDuration;
 
 /// Polls in vain before the caller asks whether others want the processor.
 const ROW: usize = 64;
-/// The same of one that sleeps.
+/// The same of one that sleeps, or whose answers come while others run.
 const ROW_FOR_ONE: usize = 8;
+/// A while for which others run, and one that is a peer's that answers.
+const WHILE: Duration = Duration::from_us(64);
+const BRIEF: Duration = Duration::from_us(63);
 
 #[test]
 fn a_poll_that_let_others_run_finds_what_came_meanwhile() {
@@ -28,7 +31,7 @@ fn a_poll_that_let_others_run_finds_what_came_meanwhile() {
         while !endpoint.host.holds_completion(endpoint.cq).unwrap() {
             endpoint.host.look();
         }
-        calls.get() > 1
+        (calls.get() > 1).then_some(WHILE)
     };
     let poll = || {
         let mut found = Vec::new();
@@ -72,11 +75,11 @@ fn who_waits_for_one_datagram_sleeps_until_it_comes() {
             if let Some(set) = row.until {
                 sleeps += 1;
                 while !set.is_any_ready(1) && !two.host.holds_completion(two.cq).unwrap() {
-                    set.wait(Some(Duration::from_millis(1)));
+                    set.wait(Some(StdDuration::from_millis(1)));
                 }
                 woken += u32::from(set.is_any_ready(1));
             }
-            true
+            Some(WHILE)
         };
         let mut found = Vec::new();
         let count = two.host.poll_letting((|| true, others_ran), two.cq, 8, |c| found.push(c.wr_id)).unwrap();
@@ -104,13 +107,58 @@ fn who_waits_for_one_datagram_sleeps_until_it_comes() {
     let others_ran = |row: EmptyPolls<'_>| {
         rests.set(rests.get() + 1);
         slept.set(slept.get() + u32::from(row.until.is_some()));
-        true
+        Some(WHILE)
     };
     for _ in 0..ROW_FOR_ONE {
         assert_eq!(two.host.poll_letting((|| true, others_ran), two.cq, 8, |_| ()).unwrap(), 0);
     }
     assert_eq!(rests.get(), 1);
     assert_eq!(two.counter("caller_sleeps"), u64::from(slept.get()));
+}
+
+#[test]
+fn who_is_answered_on_its_own_processor_lets_its_peer_run_sooner() {
+    let [one, two] = [1, 2].map(|host| Endpoint::open(&format!("address={},path=udp", local(15, host))));
+    one.connect(&two.remote());
+    two.connect(&one.remote());
+    // Polls until others run, for so long, and a message has come meanwhile; after how many polls they did.
+    let row = |time: Duration| {
+        for polls in 1.. {
+            let rested = Cell::new(false);
+            let others_ran = |row: EmptyPolls<'_>| {
+                assert!(row.until.is_none(), "it does not sleep");
+                rested.set(true);
+                two.recv(5, 0, 64);
+                one.post(6, SendOp::Send, 64, 8);
+                one.wait_ok(1);
+                Some(time)
+            };
+            let count = two.host.poll_letting((|| false, others_ran), two.cq, 8, |_| ()).unwrap();
+            if rested.get() {
+                return (polls, count);
+            }
+            assert_eq!(count, 0);
+        }
+        unreachable!()
+    };
+    let mut sooner = 0;
+    let mut last = WHILE;
+    // Where this process stands still for long the socket is not in use any more.
+    for k in 0..40 {
+        let time = if k % 4 < 2 { BRIEF } else { WHILE };
+        let (polls, count) = row(time);
+        match polls {
+            ROW => {}
+            ROW_FOR_ONE if last == BRIEF => sooner += 1,
+            _ => panic!("{polls} polls after {last:?}"),
+        }
+        // What came is found by that very poll, or by a later one.
+        last = if count > 0 { time } else { WHILE };
+        if count == 0 {
+            two.wait_ok(1);
+        }
+    }
+    assert!(sooner > 0);
 }
 
 /// Whose program posts several requests for a completion never sleeps.
@@ -126,7 +174,7 @@ fn who_posts_rows_does_not_sleep() {
     let others_ran = |row: EmptyPolls<'_>| {
         rests.set(rests.get() + 1);
         assert!(row.until.is_none());
-        true
+        Some(WHILE)
     };
     for _ in 0..2 * ROW {
         assert_eq!(one.host.poll_letting((|| true, others_ran), one.cq, 1, |_| ()).unwrap(), 0);
