@@ -14,7 +14,7 @@ ITERATIONS = 50
 SIZE = {"bw": 8192, "lat": 64}
 # Timeouts of suite_operations' LONG and SHORT.
 LONG_TIMEOUT = ["-u", "18"]
-SHORT_TIMEOUT = ["-u", "14"]
+SHORT_TIMEOUT = ["-u", "15"]
 SERVICES = {"send": ("RC", "UC", "UD"), "write": ("RC", "UC"), "read": ("RC",), "atomic": ("RC",)}
 
 
