@@ -7,14 +7,12 @@ import lab
 from harness import Case, read_counters, require
 from sides import LAB, both_sides, both_ways, start, watched
 from suite_perftest import expect_results
-from suite_operations import LONG, exercise, expect_good
+from suite_operations import LONG, SHORT, exercise, expect_good
 
 # Few messages: the guest is emulated, and its clock is not what is measured.
 ITERATIONS = 50
 SIZE = {"bw": 8192, "lat": 64}
-# Timeouts of suite_operations' LONG and SHORT.
-LONG_TIMEOUT = ["-u", "18"]
-SHORT_TIMEOUT = ["-u", "15"]
+LONG_TIMEOUT, SHORT_TIMEOUT = ["-u", LONG[1]], ["-u", SHORT[1]]
 SERVICES = {"send": ("RC", "UC", "UD"), "write": ("RC", "UC"), "read": ("RC",), "atomic": ("RC",)}
 
 
