@@ -331,6 +331,12 @@ impl Core {
         self.guess.waits_for_one() && self.port.as_mut().is_some_and(by_socket)
     }
 
+    /// What the application polls for comes through shared memory, as far as is known.
+    pub fn polls_memory(&mut self) -> bool {
+        let now = self.clock.now();
+        self.port.as_mut().is_some_and(|port| !port.udp().in_use(now))
+    }
+
     /// A caller has slept until one of the set came, or for long enough. Whether one of the sockets did.
     pub fn has_slept(&mut self, set: WaitSet) -> bool {
         let by_socket = set.is_any_ready(1);

@@ -54,9 +54,9 @@ impl Host {
         let for_one = guard.waits_for_one_datagram();
         let falls_asleep = for_one && sleeps();
         let mut set = if falls_asleep { progress::fall_asleep(self.shared(), &mut guard, cq) } else { None };
-        let (clock, finds) = (guard.clock, guard.guess.finds());
+        let (clock, finds, by_memory) = (guard.clock, guard.guess.finds(), guard.polls_memory());
         drop(guard);
-        let time = others_ran(EmptyPolls { clock, finds, until: set.as_mut() });
+        let time = others_ran(EmptyPolls { clock, finds, until: set.as_mut(), by_memory });
         progress::note_crowded(self.shared(), time.is_some());
         let mut guard = self.shared().lock();
         guard.row_of_polls = if for_one && sleeps() { vain::ROW_FOR_ONE } else { vain::ROW };

@@ -26,9 +26,6 @@ pub use crate::guess::Call;
 const POLLS_OF_TICK: u32 = 10;
 /// Looks that are left out in a row.
 const TICKS_LEFT_OUT: u32 = 15;
-/// Ticks that are waited for at once while others want the processor: to look whether the application still
-/// polls takes it off its own.
-const CROWDED_TICKS: u32 = 8;
 /// Scheduling slice of the thread.
 const SLICE: StdDuration = StdDuration::from_micros(100);
 
@@ -220,7 +217,8 @@ pub fn run(shared: &Shared) {
 
 /// Waits from `now` until one of the set is ready, or until then; and on, a few ticks more, while the
 /// application polls so often that a look would find nothing, but take the lock from it. `polls` counts how
-/// often it did.
+/// often it did. Where others want the processor these ticks are waited for at once: to look whether it still
+/// polls takes the application off its own.
 fn rest(
     (mut polls, crowded): (impl FnMut() -> u32, impl Fn() -> bool),
     set: &mut sys::WaitSet,
@@ -239,7 +237,7 @@ fn rest(
         if woken.bell || woken.socket || left == 0 || polls().wrapping_sub(before) < POLLS_OF_TICK {
             return woken;
         }
-        let ticks = if crowded() { left.min(CROWDED_TICKS) } else { 1 };
+        let ticks = if crowded() { left } else { 1 };
         left -= ticks;
         now = clock.now();
         until = Some(now + Duration::from_ps(TICK.as_ps() * u64::from(ticks)));
@@ -560,7 +558,7 @@ mod tests {
             }
             // Where others want the processor it leaves as many out, and wakes for few of them.
             let (_, wakes, time) = rest_beside((1_000, true), false, with_alarm);
-            assert_eq!(wakes, 3, "after one tick, eight and seven");
+            assert_eq!(wakes, 2, "after one tick, and the others");
             assert!(time >= StdDuration::from_nanos(TICK.as_ns()) * (most - 1), "{time:?}");
             let (woken, ..) = rest_beside((1_000, false), true, with_alarm);
             assert!(woken.bell && !woken.socket);

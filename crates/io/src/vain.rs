@@ -9,7 +9,9 @@
 //! Where others have most of the processor, what each answer costs of it decides how soon the next one comes.
 //! Who waits for datagrams one by one then sleeps until one comes, in place of the progress thread: the
 //! datagram's wake gets it the processor at once. In shared memory that is none of the sender's calls, and a
-//! bell rung for each frame measured worse.
+//! bell rung for each frame measured worse. There, who has yielded and was without the processor for long
+//! naps in place of yielding: a timer gets it the processor back, where a yield leaves it to the others until
+//! the scheduler's next tick.
 
 use adverb_os::clock::Clock;
 use adverb_os::sys::{self, WaitSet};
@@ -36,6 +38,11 @@ const FINDS_MAX: u32 = 2 * ROWS_PER_LOOK;
 const BRIEF: Duration = Duration::from_us(64);
 /// A sleep ends after this, whatever comes.
 const SLEEP: StdDuration = StdDuration::from_micros(500);
+/// A yield that takes this long has given the processor to one that does not wait for the caller.
+const LONG: Duration = Duration::from_us(500);
+/// Times that a thread naps after such a yield, before it yields anew to see whether that is still so.
+const NAPS: u32 = 1024;
+const NAP: StdDuration = StdDuration::from_micros(20);
 
 thread_local! {
     static CALLER: Cell<Caller> = const { Cell::new(Caller::new()) };
@@ -64,6 +71,8 @@ struct Caller {
     short: bool,
     /// It sleeps so often in place of letting others run, where it may.
     sleeps_left: u32,
+    /// It naps so often in place of yielding, where it may.
+    naps_left: u32,
     /// Since when it is looked how much others run, how many polls had found something by then, how often
     /// others were let run, or it slept, and for how long they ran when they were let.
     since: Instant,
@@ -80,6 +89,7 @@ impl Caller {
             courteous: 0,
             short: false,
             sleeps_left: 0,
+            naps_left: 0,
             since: Instant::ZERO,
             finds_then: 0,
             rests: 0,
@@ -124,6 +134,20 @@ impl Caller {
         }
     }
 
+    /// Whether it naps where it would yield.
+    fn naps(&mut self) -> bool {
+        let naps = self.naps_left > 0;
+        self.naps_left = self.naps_left.saturating_sub(1);
+        naps
+    }
+
+    /// It has yielded, for so long.
+    fn was_away(&mut self, time: Duration) {
+        if time >= LONG {
+            self.naps_left = NAPS;
+        }
+    }
+
     /// It has slept until now. After as many times it will not any more if they were brief.
     fn has_slept(&mut self, now: Instant, finds: u32) {
         self.sleeps_left = self.sleeps_left.saturating_sub(1);
@@ -161,6 +185,8 @@ pub struct EmptyPolls<'a> {
     pub finds: u32,
     /// What it may wait for.
     pub until: Option<&'a mut WaitSet>,
+    /// What it polls for comes through shared memory.
+    pub by_memory: bool,
 }
 
 /// Whether who is waited for has answered on this processor while others ran for so long, if an answer was
@@ -176,7 +202,7 @@ pub fn rest(mut row: EmptyPolls<'_>) -> Option<Duration> {
     let mut caller = CALLER.get();
     let advice = caller.row(sys::involuntary_switches);
     if advice == Advice::Shorten {
-        sys::prefer_short_turns(TURN);
+        sys::prefer_short_waits(TURN);
     }
     let from = row.clock.now();
     match row.until {
@@ -185,13 +211,21 @@ pub fn rest(mut row: EmptyPolls<'_>) -> Option<Duration> {
             caller.has_slept(row.clock.now(), row.finds);
         }
         None if advice == Advice::Poll => {}
+        None if row.by_memory && caller.naps() => nap(),
         None => {
             std::thread::yield_now();
-            caller.has_yielded(from, row.clock.now(), row.finds);
+            let now = row.clock.now();
+            caller.was_away(now.since(from));
+            caller.has_yielded(from, now, row.finds);
         }
     }
     CALLER.set(caller);
     (advice != Advice::Poll).then(|| row.clock.now().since(from))
+}
+
+#[expect(clippy::disallowed_methods, reason = "what comes in memory wakes nobody; the clock does")]
+fn nap() {
+    std::thread::sleep(NAP);
 }
 
 #[cfg(test)]
@@ -217,6 +251,41 @@ mod tests {
         }
         assert!(next(&mut caller, 9).iter().all(|advice| *advice == Advice::Poll), "calm again");
         assert_eq!(next(&mut caller, 10).last(), Some(&Advice::Yield));
+    }
+
+    #[test]
+    fn who_was_away_for_long_naps_for_a_while_and_then_looks_anew() {
+        let mut caller = Caller::new();
+        caller.was_away(Duration::from_ps(LONG.as_ps() - 1));
+        assert!(!caller.naps(), "a peer on the same processor takes less");
+        caller.was_away(LONG);
+        for left in (0..NAPS).rev() {
+            assert!(caller.naps(), "{left} left");
+        }
+        assert!(!caller.naps());
+        // A short one says nothing of the naps that are left.
+        caller.was_away(LONG);
+        caller.was_away(Duration::ZERO);
+        assert!(caller.naps());
+    }
+
+    /// As of a thread that others have kept from its processor.
+    fn rest_after(caller: Caller, by_memory: bool) -> (Caller, Option<Duration>) {
+        CALLER.set(caller);
+        let time = rest(EmptyPolls { clock: Clock::start(), finds: 0, until: None, by_memory });
+        (CALLER.get(), time)
+    }
+
+    #[test]
+    fn naps_are_for_what_comes_in_memory_and_where_others_want_the_processor() {
+        let away = Caller { courteous: 1, short: true, naps_left: 2, ..Caller::new() };
+        let (caller, time) = rest_after(away, true);
+        assert_eq!((caller.naps_left, caller.rests), (1, 0), "no yield");
+        assert!(time.is_some_and(|time| time.as_ns() >= NAP.as_nanos() as u64), "{time:?}");
+        let (caller, _) = rest_after(away, false);
+        assert_eq!(caller.rests, 1, "a yield");
+        let (caller, time) = rest_after(Caller { courteous: 0, ..away }, true);
+        assert_eq!((caller.naps_left, time), (2, None), "it polls on");
     }
 
     #[test]

@@ -26,7 +26,7 @@ fn a_poll_that_let_others_run_finds_what_came_meanwhile() {
     // It wants to sleep, which is for those whom datagrams wake. Meanwhile a write to itself completes.
     let others_ran = |row: EmptyPolls<'_>| {
         calls.set(calls.get() + 1);
-        assert!(row.until.is_none());
+        assert!(row.until.is_none() && row.by_memory);
         endpoint.post(7, SendOp::Write(own.addr, Key(own.rkey)), 64, 8);
         while !endpoint.host.holds_completion(endpoint.cq).unwrap() {
             endpoint.host.look();
@@ -74,6 +74,7 @@ fn who_waits_for_one_datagram_sleeps_until_it_comes() {
             send();
             if let Some(set) = row.until {
                 sleeps += 1;
+                assert!(!row.by_memory);
                 while !set.is_any_ready(1) && !two.host.holds_completion(two.cq).unwrap() {
                     set.wait(Some(StdDuration::from_millis(1)));
                 }
