@@ -55,7 +55,7 @@ enum Advice {
     Poll,
     /// Let others run.
     Yield,
-    /// Ask for short turns, then let others run.
+    /// Ask for short turns and exact timers, then let others run.
     Shorten,
 }
 
@@ -134,14 +134,7 @@ impl Caller {
         }
     }
 
-    /// Whether it naps where it would yield.
-    fn naps(&mut self) -> bool {
-        let naps = self.naps_left > 0;
-        self.naps_left = self.naps_left.saturating_sub(1);
-        naps
-    }
-
-    /// It has yielded, for so long.
+    /// It has yielded, and had its processor back after so long.
     fn was_away(&mut self, time: Duration) {
         if time >= LONG {
             self.naps_left = NAPS;
@@ -211,7 +204,10 @@ pub fn rest(mut row: EmptyPolls<'_>) -> Option<Duration> {
             caller.has_slept(row.clock.now(), row.finds);
         }
         None if advice == Advice::Poll => {}
-        None if row.by_memory && caller.naps() => nap(),
+        None if row.by_memory && caller.naps_left > 0 => {
+            nap();
+            caller.naps_left -= 1;
+        }
         None => {
             std::thread::yield_now();
             let now = row.clock.now();
@@ -254,19 +250,13 @@ mod tests {
     }
 
     #[test]
-    fn who_was_away_for_long_naps_for_a_while_and_then_looks_anew() {
+    fn who_was_away_for_long_will_nap_and_a_short_yield_takes_none_away() {
         let mut caller = Caller::new();
         caller.was_away(Duration::from_ps(LONG.as_ps() - 1));
-        assert!(!caller.naps(), "a peer on the same processor takes less");
-        caller.was_away(LONG);
-        for left in (0..NAPS).rev() {
-            assert!(caller.naps(), "{left} left");
-        }
-        assert!(!caller.naps());
-        // A short one says nothing of the naps that are left.
+        assert_eq!(caller.naps_left, 0, "a peer on the same processor takes less");
         caller.was_away(LONG);
         caller.was_away(Duration::ZERO);
-        assert!(caller.naps());
+        assert_eq!(caller.naps_left, NAPS);
     }
 
     /// As of a thread that others have kept from its processor.
@@ -282,6 +272,9 @@ mod tests {
         let (caller, time) = rest_after(away, true);
         assert_eq!((caller.naps_left, caller.rests), (1, 0), "no yield");
         assert!(time.is_some_and(|time| time.as_ns() >= NAP.as_nanos() as u64), "{time:?}");
+        let (caller, _) = rest_after(caller, true);
+        assert_eq!((caller.naps_left, caller.rests), (0, 0));
+        assert_eq!(rest_after(caller, true).0.rests, 1, "it looks anew");
         let (caller, _) = rest_after(away, false);
         assert_eq!(caller.rests, 1, "a yield");
         let (caller, time) = rest_after(Caller { courteous: 0, ..away }, true);
