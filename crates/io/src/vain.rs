@@ -42,6 +42,7 @@ const SLEEP: StdDuration = StdDuration::from_micros(500);
 const LONG: Duration = Duration::from_us(500);
 /// Times that a thread naps after such a yield, before it yields anew to see whether that is still so.
 const NAPS: u32 = 1024;
+/// A nap: longer than an answer takes, much shorter than the scheduler's tick.
 const NAP: StdDuration = StdDuration::from_micros(20);
 
 thread_local! {

@@ -396,7 +396,7 @@ fn switches_of(whose: libc::c_int) -> u64 {
 }
 
 /// Asks for a short scheduling slice for the calling thread.
-pub fn prefer_short_turns(slice: Duration) {
+fn prefer_short_turns(slice: Duration) {
     let attr = SchedAttr {
         size: size_of::<SchedAttr>() as u32,
         policy: libc::SCHED_OTHER as u32,
