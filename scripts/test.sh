@@ -19,8 +19,7 @@ steps=(
     "unit     cargo test of the workspace"
     "build    the command and the library, in release"
     "swarm    safety and liveness on random networks, thousands of seeds"
-    "programs native programs in the simulator, bugs planted in them, an example crate"
-    "lab      figures of the papers, and that their gates can fail"
+    "examples crates outside the workspace, as users have them"
     "clients  unmodified programs on the library, in real processes"
     "packages the wheel, its Python package and the Debian package, installed where nothing else is"
     "starved  the same beside ten tasks for each processor: a sample, or three times four suites"
@@ -29,11 +28,13 @@ steps=(
     "lints    clippy, warnings denied"
     "memory   the tests that share memory under AddressSanitizer, ThreadSanitizer and Miri, where they can be had"
     "models   the lock and the rings under loom, in every order that the memory model allows"
+    "programs native programs in the simulator, bugs planted in them"
+    "lab      figures of the papers, and that their gates can fail"
     "older    today's library and command with that older revision's, both ways"
 )
-# These mostly compile. In a run of all steps they go on behind `clients`, `starved` and `interop`, whose programs wait for
-# one another and leave a third of two processors idle, and get only what those leave.
-behind=(rebuild lints memory models)
+# These compile or simulate: nothing in them waits. In a run of all steps they go on behind `clients`, `starved` and `interop`,
+# whose programs wait for one another and leave a third of two processors idle, and get only what those leave.
+behind=(rebuild lints memory models programs lab)
 
 # -- what each step runs; its counts are read from what it prints ------------------------------------------------
 
@@ -86,13 +87,11 @@ step_programs() {
     for bug in skip-wait prefetch-managed forget-restore forget-indices no-fence no-stage reply-twice wrong-ties; do
         found "$adverb" swarm --redn --bug "$bug" --seeds 100 --failures 1
     done
-    own_program
 }
 
-# The crates outside the workspace, as a user has them: a thousand seeds of a program, a program for the NIC, and one
-# for the switch, whose own command the clients' step runs on real ports.
-# They take the workspace's versions and target folder, so that what is built already is not built again.
-own_program() {
+# A thousand seeds of a program, a program for the NIC, and one for the switch, whose own command `clients` runs on real
+# ports. They take the workspace's versions and target folder, so that what is built already is not built again.
+step_examples() {
     local folder own
     folder=$(realpath "$target")
     for own in own-program own-chain own-switch; do
@@ -332,6 +331,8 @@ if [ ${#chosen[@]} -eq 0 ]; then
         [ "$long" = no ] || [ "${row%% *}" != build ] || chosen+=(portable)
     done
     [ "$long" = no ] || chosen+=(fuzz laps gets attacks again profile)
+    # At length `programs` and `lab` take hours, and `starved` is to have no load but its own.
+    [ "$long" = no ] || behind=(rebuild lints memory models)
     together=("${behind[@]}")
 fi
 rm -f "$logs"/*.counts

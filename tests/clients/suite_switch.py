@@ -688,7 +688,7 @@ def own_sequencer(room):
     """A switch with a program of a crate outside the workspace, run by that crate's own command."""
     binary = os.path.join(TARGET, "debug", "own-switch")
     if not os.path.exists(binary):
-        raise Skip("examples/own-switch is not built (make test STEP=unit builds it)")
+        raise Skip("examples/own-switch is not built (make test STEP=examples builds it)")
     switch = Switch(room, command=[binary, SERVER, room.path("epochs")])
     for length in ("-t 16", "-t 1"):
         ends = switch.ends()
