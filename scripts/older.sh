@@ -4,12 +4,15 @@
 #
 #   scripts/older.sh             the one that the tests ask for
 #   scripts/older.sh COMMIT
+#   scripts/older.sh --optimized COMMIT    as `make build` has it, in target/older/COMMIT-optimized: to be measured
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+optimized=
+[ "${1:-}" != --optimized ] || { optimized=-optimized && shift; }
 commit=${1:-86e1a6e}
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
-place=$target/older/$commit
+place=$target/older/$commit$optimized
 [ ! -x "$place/adverb" ] || exit 0
 if ! git cat-file -e "$commit^{commit}" 2>/dev/null; then
     echo "older: $commit is not in this repository's history (a shallow clone?)" >&2
@@ -20,13 +23,16 @@ rm -rf "$work"
 mkdir -p "$work/source"
 trap 'rm -rf "$work"' EXIT
 git archive "$commit" | tar -x -C "$work/source"
-# Nobody measures it: optimization would take most of the time, and only the NIC itself gets a little.
+# Tests measure nothing: there optimization would take most of the time, and only the NIC itself gets a little.
 plain=()
-for package in '"*"' adverb-sim adverb-cli adverb-lab; do
-    plain+=(--config "profile.release.package.$package.opt-level=0")
-done
-(cd "$work/source" && CARGO_TARGET_DIR="$work/target" CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_OPT_LEVEL=1 \
-    CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 CARGO_PROFILE_RELEASE_DEBUG=0 \
+if [ -z "$optimized" ]; then
+    export CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
+        CARGO_PROFILE_RELEASE_DEBUG=0
+    for package in '"*"' adverb-sim adverb-cli adverb-lab; do
+        plain+=(--config "profile.release.package.$package.opt-level=0")
+    done
+fi
+(cd "$work/source" && CARGO_TARGET_DIR="$work/target" \
     cargo build --quiet --release --locked -p adverb-cli -p adverb-verbs "${plain[@]}")
 "$work/source/crates/verbs/link.sh" "$work/target/release/libadverb_verbs.a" "$work/lib"
 mv "$work/target/release/adverb" "$work/adverb"

@@ -2,8 +2,9 @@
 //! delivered, completed and repeated as any other.
 
 mod world;
+use adverb_nic::memory::Payload;
 use adverb_nic::*;
-use adverb_wire::Duration;
+use adverb_wire::{Duration, Packet, Syndrome};
 use world::*;
 
 /// A row of small WRITEs to places of their own, those of `signaled` with a completion; which of the packets
@@ -115,4 +116,90 @@ fn who_sends_at_a_rate_asks_with_each() {
     let (a, _) = w.pair(QpType::Rc, CAPS, &Link::default());
     let (from, to) = (w.memory(0, 4096), w.memory(1, 4096));
     assert_eq!(row(&mut w, (a, &from), &to, 4, &[]), [0, 1, 2, 3]);
+}
+
+/// All that one node has to say, which the other takes in before it says anything itself, but for the places
+/// `lost` in it. What it was: PSNs, and whether the peer is told of a gap.
+fn burst(w: &mut World, from: usize, lost: &[usize]) -> Vec<(u32, bool)> {
+    let (mut said, mut out) = (Vec::new(), TxFrame::default());
+    while w.nodes[from].nic.next_frame(w.now, &mut out) {
+        let mut payload = vec![0; out.payload.len()];
+        let mut at = 0;
+        for span in out.payload.spans() {
+            memory::dma::read_bytes(*span, &mut payload[at..at + span.len()]);
+            at += span.len();
+        }
+        said.push((out.packet, payload));
+    }
+    for (n, (packet, payload)) in said.iter().enumerate() {
+        if !lost.contains(&n) {
+            w.nodes[1 - from].nic.on_frame(w.now, packet, &Payload::from_slice(payload));
+        }
+    }
+    let refuses = |packet: &Packet| matches!(packet.aeth.syndrome, Syndrome::Nak(_));
+    said.iter().map(|(packet, _)| (packet.bth.psn.get() - 100, refuses(packet))).collect()
+}
+
+/// A window of eight that the responder takes in as a whole. WRITEs of `len` bytes follow one another.
+fn lock_step(len: usize) -> (World, impl Fn(&mut World)) {
+    let (mut w, a, from, to) = world(6, 8);
+    let write = move |w: &mut World| {
+        let (va, rkey) = to.at(0);
+        for n in 0..4096 / len {
+            w.send(0, a, wr(n as u64, SendOp::Write(va, rkey), &[from.sge(0, len)]));
+        }
+    };
+    write(&mut w);
+    (w, write)
+}
+
+#[test]
+fn acknowledgements_of_a_batch_are_one_or_two_where_packets_were_lost() {
+    // Four packets a message, or one.
+    for len in [4096, 1024] {
+        let (mut w, write) = lock_step(len);
+        write(&mut w);
+        let acks = |psns: &[u32]| psns.iter().map(|psn| (*psn, false)).collect::<Vec<_>>();
+        burst(&mut w, 0, &[]);
+        assert_eq!(burst(&mut w, 1, &[]), acks(&[7]), "nothing was lost: one for all");
+        write(&mut w);
+        write(&mut w);
+        burst(&mut w, 0, &[0]);
+        assert_eq!(burst(&mut w, 1, &[]), [(8, true)], "a NAK is told once");
+        burst(&mut w, 0, &[]);
+        let before = if len == 4096 { 13 } else { 14 };
+        assert_eq!(burst(&mut w, 1, &[1]), acks(&[before, 15]), "after it the one before as well");
+        // The last one is lost: the window goes on by the other, with no timeout (time stands still).
+        (0..8).for_each(|_| write(&mut w));
+        let mut sent = 15;
+        loop {
+            let said = burst(&mut w, 0, &[]);
+            let Some((last, _)) = said.last() else { break };
+            assert_eq!(said[0].0, sent + 1, "nothing is sent again");
+            sent = *last;
+            let acks = burst(&mut w, 1, &[1]).len();
+            assert!(acks == 2 || sent == 47, "{acks} to {said:?}");
+        }
+        assert_eq!(sent, 47);
+        while w.poll(0).is_some() {}
+    }
+}
+
+#[test]
+fn once_nothing_is_lost_any_more_acknowledgements_of_a_batch_are_one_again() {
+    let (mut w, write) = lock_step(1024);
+    burst(&mut w, 0, &[0]);
+    let mut twice = 0;
+    loop {
+        burst(&mut w, 1, &[]);
+        while w.poll(0).is_some() {}
+        (0..4).for_each(|_| write(&mut w));
+        burst(&mut w, 0, &[]);
+        match burst(&mut w, 1, &[]).len() {
+            2 => twice += 1,
+            others => break assert_eq!(others, 1),
+        }
+        assert!(twice < 200);
+    }
+    assert!(twice > 20, "{twice}");
 }

@@ -75,19 +75,63 @@ pub(crate) struct Responder {
     pub heard: bool,
     /// A posted receive is held for the message in progress.
     pub receive_taken: bool,
-    /// A NAK for the gap at `expected` has been sent.
-    pub(super) nak_sent: bool,
+    /// Whether a packet is missing at `expected`, or one was lately.
+    pub(super) gap: Gap,
     pub(super) depth: u8,
     /// READ responses wait for the queue pair's rate; a timer lets them go on.
     pub held_back: bool,
-    /// What kind of acknowledgement is owed, if one is, and for which PSN.
+    /// What kind of acknowledgement is owed, if one is, and for which PSN: [`Responder::owe`].
     pub(super) acknowledge: Option<Syndrome>,
-    pub(super) acknowledge_psn: Psn,
+    acknowledge_at: u32,
     /// From the first READ or atomic on.
     pending: Option<Box<Pending>>,
 }
 
 const _: () = assert!(core::mem::size_of::<Responder>() == 48);
+
+/// What was seen of packets that did not come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Gap(u8);
+
+impl Gap {
+    /// A NAK for the packet expected has been sent.
+    const OPEN: u8 = u8::MAX;
+    /// Acknowledgements after it until the requester's window is a large one again: by a sixteenth in each,
+    /// from 8 to 256, these are 45 windows of up to four.
+    const AFTER: u8 = 180;
+
+    #[inline]
+    pub fn is_open(self) -> bool {
+        self.0 == Self::OPEN
+    }
+
+    pub fn open(&mut self) {
+        self.0 = Self::OPEN;
+    }
+
+    /// The packet expected has come.
+    #[inline]
+    pub fn close(&mut self) {
+        if self.is_open() {
+            self.0 = Self::AFTER;
+        }
+    }
+
+    /// A packet has come again: an acknowledgement is lost, or was late.
+    pub fn on_duplicate(&mut self) {
+        if !self.is_open() {
+            self.0 = Self::AFTER;
+        }
+    }
+
+    /// Whether there was one lately, by so many acknowledgements, of which this is one.
+    #[inline]
+    fn was_lately(&mut self) -> bool {
+        let lately = self.0 > 0 && !self.is_open();
+        self.0 -= u8::from(lately);
+        lately
+    }
+}
 
 /// What kind of message is in progress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -296,16 +340,38 @@ impl Responder {
         self.expected = psn.next();
     }
 
-    /// Takes the acknowledgement or NAK that is owed.
+    /// The PSN of the acknowledgement or NAK that leaves next.
     #[inline]
-    pub fn take_acknowledge(&mut self) -> Option<(Psn, Syndrome)> {
-        self.acknowledge.take().map(|syndrome| (self.acknowledge_psn, syndrome))
+    pub(super) fn acknowledge_psn(&self) -> Psn {
+        Psn::new(self.acknowledge_at.wrapping_sub(self.acknowledge_at >> Psn::BITS))
     }
 
-    /// The peer is owed an acknowledgement, instead of one that was owed before.
+    /// Takes the acknowledgement or NAK that leaves next.
+    #[inline]
+    pub fn take_acknowledge(&mut self) -> Option<(Psn, Syndrome)> {
+        let (syndrome, psn) = (self.acknowledge?, self.acknowledge_psn());
+        if self.acknowledge_at > Psn::MASK {
+            self.acknowledge_at &= Psn::MASK;
+        } else {
+            self.acknowledge = None;
+        }
+        Some((psn, syndrome))
+    }
+
+    /// The peer is owed an acknowledgement, instead of one that was owed before. Where packets were lost
+    /// lately, the last one before it leaves as well: while the window is small it goes to and fro as a
+    /// whole, and the loss of a single acknowledgement would take a timeout. How far that one is behind
+    /// stands above the 24 bits of the PSN; beyond 255 it does not leave.
     #[inline]
     pub(super) fn owe(&mut self, psn: Psn, syndrome: Syndrome) {
-        (self.acknowledge, self.acknowledge_psn) = (Some(syndrome), psn);
+        let mut behind = 0;
+        if let (Some(Syndrome::Ack { .. }), Syndrome::Ack { .. }) = (self.acknowledge, syndrome)
+            && self.gap.was_lately()
+        {
+            let since = psn.since(Psn::new(self.acknowledge_at));
+            behind = u8::try_from(since).unwrap_or(0).into();
+        }
+        (self.acknowledge, self.acknowledge_at) = (Some(syndrome), psn.get() | behind << Psn::BITS);
     }
 
     /// READs and atomics that may be unanswered.

@@ -272,7 +272,7 @@ fn count(nic: &mut NicState, control: Control, kind: RemoteRight, len: u32) {
 pub(crate) fn taken(qp: &mut Qp, control: Control) {
     let r = &mut qp.responder;
     r.expected = r.expected.next();
-    r.nak_sent = false;
+    r.gap.close();
     r.end_message();
     if control.op != Some(WqeOp::Write) {
         // All answers have arrived, so that no duplicate is one of theirs.

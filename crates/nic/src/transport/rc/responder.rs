@@ -1,8 +1,9 @@
 //! The responder of RC and XRC (IBTA 9.7.4, 9.7.5): takes requests in PSN order, acknowledges, NAKs the
 //! first gap, answers READs and atomics, and answers duplicates again.
 //!
-//! What it owes the peer is of two kinds: a row of answers (READ responses, atomics), and at most one
-//! acknowledgement, the latest, which stands for all before it. They leave in PSN order.
+//! What it owes the peer is of two kinds: a row of answers (READ responses, atomics), and the latest
+//! acknowledgement, which stands for all before it; after losses the one before it as well. They leave in
+//! PSN order.
 
 use crate::congestion;
 use crate::event::Event;
@@ -45,7 +46,7 @@ pub(crate) fn on_request(
         _ => message(qp, nic, now, packet, payload),
     };
     match taken {
-        Ok(()) => qp.responder.nak_sent = false,
+        Ok(()) => qp.responder.gap.close(),
         Err(refusal) => refuse(qp, nic, now, packet, refusal),
     }
 }
@@ -72,11 +73,11 @@ fn message(
 
 /// A gap: one NAK for it, silence until it is filled (IBTA 9.7.5.2.2).
 fn gap(qp: &mut Qp, nic: &mut NicState) {
-    if qp.responder.nak_sent {
+    if qp.responder.gap.is_open() {
         nic.counters.drop_out_of_order += 1;
         return;
     }
-    qp.responder.nak_sent = true;
+    qp.responder.gap.open();
     let code = Syndrome::Nak(NakCode::PsnSequenceError);
     qp.responder.owe(qp.responder.expected, code);
 }
@@ -250,6 +251,7 @@ fn duplicate(qp: &mut Qp, nic: &mut NicState, packet: &Packet) {
         }
         _ => {
             nic.counters.duplicate_requests += 1;
+            qp.responder.gap.on_duplicate();
             if qp.responder.acknowledge.is_none() {
                 let last = qp.responder.expected.previous();
                 qp.responder.owe(last, Syndrome::default());
@@ -285,7 +287,7 @@ pub(super) fn refuse(qp: &mut Qp, nic: &mut NicState, now: Instant, packet: &Pac
             if let Some(receiver) = qp.receiver.as_deref_mut() {
                 receiver.not_ready = receiver.not_ready.wrapping_add(1);
             }
-            qp.responder.nak_sent = true;
+            qp.responder.gap.open();
             let timer = qp.attr.min_rnr_timer;
             qp.responder.owe(psn, Syndrome::RnrNak { timer });
             return;
@@ -339,7 +341,7 @@ pub(crate) fn next_packet(qp: &mut Qp, nic: &mut NicState, now: Instant, out: &m
     out.packet.bth.dest_qp = qp.peer;
     let r = &mut qp.responder;
     let acknowledge_first = match (r.acknowledge, r.first_answer()) {
-        (Some(_), Some(answer)) => r.acknowledge_psn.is_before(answer.psn()),
+        (Some(_), Some(answer)) => r.acknowledge_psn().is_before(answer.psn()),
         (Some(_), None) => true,
         (None, _) => false,
     };
